@@ -1,0 +1,540 @@
+# Copyright: the llmetal developers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Decide the driver set of a host: branch, modules, one version, packages, fabric, headers.
+
+In two steps, both pure: `intend` says from inventory and facts alone what is wanted, so that the
+resolve stage knows what to ask; `decide` picks exact versions from the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import (
+    branch_of,
+    is_at_least,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.candidates import Candidates
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import (
+        Compat,
+        Gpu,
+        OperatingSystem,
+        PackageSet,
+    )
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Findings
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
+
+_COMPILER = "gcc"
+_NVLINK5_GPUS = frozenset({"b200", "b300"})
+_NVLINK5_KERNEL = "5.17"
+_MANY = 2
+_FOREIGN = {"dgx": "platform-dgx", "wsl": "platform-wsl", "jetson": "jetson-spark"}
+_REPOSITORIES = {"cuda_repo": "llmetal-nvidia", "ppa": "llmetal-graphics-drivers"}
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The driver that a host should get, before anyone looked which versions there are."""
+
+    branch: str
+    modules: str
+    packages: PackageSet
+    gpus: tuple[Gpu, ...]
+    fabric: bool
+    nvlink5: bool
+    headers: str
+    why: tuple[str, ...]
+
+    @property
+    def one_version(self) -> tuple[str, ...]:
+        """The packages that come in the one version of the driver."""
+        fabric = (self.packages.fabric_package,) if self.fabric else ()
+        names = (*self.packages.modules[self.modules], *self.packages.user_space, *fabric)
+        return tuple(name for name in names if name)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The packages that must be there too, in a version of their own."""
+        return (*self.packages.companions, *((self.packages.nvlink5 or ()) if self.nvlink5 else ()))
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """The packages whose versions the resolve stage has to ask for."""
+        optional = [name.replace("{version}", "*") for name in self.packages.optional]
+        return (*self.one_version, *self.companions, *optional, self.headers, _COMPILER)
+
+
+@dataclass(frozen=True)
+class DriverPlan:
+    """The parts of a lock that the driver decides."""
+
+    kernel: dict[str, Any]
+    driver: dict[str, Any] | None = None
+    fabric: dict[str, Any] | None = None
+
+
+def known_gpus(facts: Facts, compat: Compat) -> tuple[Gpu, ...]:
+    """The GPUs of a host that the data knows, each kind once, in order."""
+    kinds = {gpu.device_id: compat.gpu(gpu.device_id) for gpu in facts.gpus}
+    return tuple(gpu for gpu in kinds.values() if gpu is not None)
+
+
+def source_name(request: HostRequest, os_key: str) -> str:
+    """The name under which the driver's package source is known to the host."""
+    return _REPOSITORIES.get(request.driver.source, f"{os_key}-archive")
+
+
+def switches(facts: Facts, compat: Compat) -> int:
+    """How many NVSwitches a host shows."""
+    real = {k for k, row in compat.switches.items() if row.get("pci_class") == "0680"}
+    return sum(1 for device in facts.switches if device in real)
+
+
+def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Findings) -> Intent | None:
+    """Say which driver a host should get; None where it gets none, or where nothing can work.
+
+    Args:
+        request: what the inventory asks.
+        facts: what the survey saw.
+        compat: the compatibility data.
+        findings: collects what stands against it.
+    """
+    if request.driver.source == "none" or not facts.gpus or request.scope == "user":
+        return None
+    system = compat.system(facts.os_key)
+    if system is None or _foreign_platform(facts, findings):
+        return None
+    unknown = sorted({g.device_id for g in facts.gpus if compat.gpu(g.device_id) is None})
+    for device in unknown:
+        findings.add(
+            "unknown-id",
+            fact=f"10de:{device}",
+            fix="set llmetal_driver.source to none and install the driver by hand, or add the id "
+            "to pci_devices.yml (docs/planning.md says how)",
+        )
+    gpus = known_gpus(facts, compat)
+    branch, why = _branch(request, gpus, system, compat, findings)
+    modules = _modules(request, gpus, system, findings)
+    packages = _packages(request, system, branch, compat, findings)
+    if unknown or modules is None or packages is None:
+        return None
+    why += _why_modules(modules, gpus)
+    fabric, nvlink5 = _fabric(facts, gpus, packages, compat, findings)
+    _look_at_host(request, facts, system, findings)
+    headers = f"linux-headers-{facts.kernel}"
+    return Intent(branch, modules, packages, gpus, fabric, nvlink5, headers, tuple(why))
+
+
+def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
+    request: HostRequest,
+    facts: Facts,
+    intent: Intent | None,
+    candidates: Candidates,
+    *,
+    findings: Findings,
+    prefer: str | None = None,
+) -> DriverPlan:
+    """Pick exact versions for what is intended.
+
+    Args:
+        request: what the inventory asks.
+        facts: what the survey saw.
+        intent: the driver wanted; None for none.
+        candidates: the versions that there are.
+        findings: collects what stands against it.
+        prefer: the release of an earlier lock, kept where it still fits.
+    """
+    kernel: dict[str, Any] = {"running": facts.kernel, "headers": None, "compiler": None}
+    if intent is None:
+        return DriverPlan(kernel)
+    kernel["headers"] = _headers(facts, intent, candidates, findings)
+    kernel["compiler"] = _compiler(facts, candidates, findings)
+    release = _release(request, intent, candidates, findings, prefer)
+    if release is None:
+        return DriverPlan(kernel)
+    _check_gpus(release, intent, findings)
+    packages = [
+        {"name": name, "version": candidates.releases(name)[release]}
+        for name in intent.one_version
+        if name != intent.packages.fabric_package
+    ]
+    companions = _companions(intent, candidates, release, findings)
+    driver = {
+        "branch": intent.branch,
+        "version": release,
+        "modules": intent.modules,
+        "source": _source(request, facts),
+        "packages": [*packages, *companions],
+        "why": [*intent.why, _why_release(request, release, prefer)],
+    }
+    return DriverPlan(kernel, driver, _fabric_lock(intent, candidates, release, facts))
+
+
+def _foreign_platform(facts: Facts, findings: Findings) -> bool:
+    """Whether the driver of this platform is none of ours."""
+    fix = "set llmetal_driver.source to none: the driver that is there is used"
+    found = False
+    for name, rule in (
+        ("dgx", "platform-dgx"),
+        ("wsl", "platform-wsl"),
+        ("jetson", "jetson-spark"),
+    ):
+        if facts.platform.get(name):
+            findings.add(rule, fact=f"the host is of platform {name}", fix=fix)
+            found = True
+    return found
+
+
+def _branch(
+    request: HostRequest,
+    gpus: Iterable[Gpu],
+    system: OperatingSystem,
+    compat: Compat,
+    findings: Findings,
+) -> tuple[str, list[str]]:
+    asked = request.driver.branch or (
+        branch_of(request.driver.version) if request.driver.version else None
+    )
+    if asked is None and request.driver.source == "debian" and system.archive_driver:
+        branch = branch_of(system.archive_driver)
+        why = [f"branch {branch} is the one of {system.codename}"]
+    elif asked is None:
+        branch, why = _preferred_branch(gpus, compat)
+    else:
+        branch, why = asked, [f"branch {asked} is asked for in the inventory"]
+    row = compat.branch(branch)
+    if row is None:
+        findings.add(
+            "branch-unknown",
+            fact=f"branch {branch}",
+            fix="take one of " + ", ".join(compat.branches),
+        )
+    elif not row.supported:
+        findings.add(
+            "branch-ended",
+            fact=f"branch {branch}: {row.status}",
+            fix=f"take branch {compat.default_branch}, the supported LTS branch",
+        )
+    return branch, why
+
+
+def _preferred_branch(gpus: Iterable[Gpu], compat: Compat) -> tuple[str, list[str]]:
+    """The default branch, or the next supported one where a GPU needs it."""
+    floor = max((int(branch_of(g.min_driver)) for g in gpus if g.min_driver), default=0)
+    default = compat.default_branch
+    if floor <= int(default):
+        return default, [f"branch {default} is the LTS branch that serves these GPUs"]
+    newer = [
+        name
+        for name in compat.branches
+        if int(name) >= floor and (row := compat.branch(name)) is not None and row.supported
+    ]
+    branch = newer[0] if newer else str(floor)
+    return branch, [f"branch {branch} is the first supported one that serves these GPUs"]
+
+
+def _modules(
+    request: HostRequest, gpus: Iterable[Gpu], system: OperatingSystem, findings: Findings
+) -> str | None:
+    """The kernel modules that all GPUs can use; None where there are none."""
+    asked = request.driver.modules
+    closed = [gpu for gpu in gpus if gpu.kernel_module == "proprietary_only"]
+    opened = [gpu for gpu in gpus if gpu.kernel_module == "open_only"]
+    if closed and opened:
+        findings.add(
+            "mixed-impossible",
+            fact=f"{closed[0].name} and {opened[0].name}",
+            fix="put them into different hosts",
+        )
+        return None
+    if asked == "open" and closed:
+        fix = "set llmetal_driver.modules to auto or proprietary"
+        findings.add("proprietary-required", fact=closed[0].name, fix=fix)
+        return None
+    if asked == "proprietary" and opened:
+        fix = "set llmetal_driver.modules to auto or open"
+        findings.add("open-required", fact=opened[0].name, fix=fix)
+        return None
+    old_open = request.driver.source == "debian" and system.key == "debian12"
+    if asked == "open" and old_open:
+        findings.add(
+            "deb-open-bookworm",
+            fact="llmetal_driver.modules is open, source is debian",
+            fix="set llmetal_driver.modules to proprietary, or take source cuda_repo",
+        )
+        return None
+    if asked != "auto":
+        return asked
+    return "proprietary" if closed or (old_open and not opened) else "open"
+
+
+def _why_modules(modules: str, gpus: Iterable[Gpu]) -> list[str]:
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    return [f"{modules} kernel modules serve {names}"]
+
+
+def _packages(
+    request: HostRequest,
+    system: OperatingSystem,
+    branch: str,
+    compat: Compat,
+    findings: Findings,
+) -> PackageSet | None:
+    source = request.driver.source
+    packages = compat.package_set(source, system.family, branch)
+    if packages is None:
+        fitting = sorted(
+            {str(row["source"]) for row in compat.package_sets if row["family"] == system.family}
+        )
+        findings.add(
+            "driver-source",
+            fact=f"llmetal_driver.source is {source}, the host has {system.key}",
+            fix="take one of " + ", ".join(fitting),
+        )
+        return None
+    if packages.external and request.driver.mirror is None:
+        key = _key_of(system, source, compat)
+        findings.add(
+            "driver-source-unset",
+            fact=f"llmetal_driver.source is {source}, without llmetal_driver.mirror",
+            fix=f"set llmetal_driver.mirror to uri, suite, key_file and fingerprint{key}",
+        )
+        return None
+    return packages
+
+
+def _key_of(system: OperatingSystem, source: str, compat: Compat) -> str:
+    for name, row in compat.keys.items():
+        fits = name == "graphics_drivers_ppa" if source == "ppa" else system.key in str(row)
+        if fits and "fingerprint" in row:
+            return f" (the fingerprint of the original is {row['fingerprint']})"
+    return ""
+
+
+def _fabric(
+    facts: Facts,
+    gpus: tuple[Gpu, ...],
+    packages: PackageSet,
+    compat: Compat,
+    findings: Findings,
+) -> tuple[bool, bool]:
+    """Whether the host needs a fabric manager, and whether the nvlink5 packages."""
+    count = switches(facts, compat)
+    nvlink5 = [gpu for gpu in gpus if gpu.key in _NVLINK5_GPUS]
+    always = [gpu for gpu in gpus if gpu.fabric == "required"]
+    if rack := [gpu for gpu in gpus if gpu.fabric.startswith("rack_switch")]:
+        fix = "set llmetal_driver.source to none and install the driver with nvidia-imex by hand"
+        findings.add("fm-gb200", fact=rack[0].name, fix=fix)
+        return False, False
+    if not count and facts.is_virtual_machine:
+        maybe = [g for g in gpus if g.fabric in {"required", "required_if_nvswitch"}]
+        if maybe and len(facts.gpus) >= _MANY:
+            findings.add(
+                "fm-hidden",
+                fact=f"{len(facts.gpus)} x {maybe[0].name} in a virtual machine, no switch",
+                fix="see that the fabric manager runs on the machine below",
+            )
+        return False, False
+    if not count and not always:
+        return False, False
+    seen = f"{count} NVSwitches" if count else f"{always[0].name} on metal"
+    if packages.fabric_package is None:
+        fix = "take llmetal_driver.source cuda_repo, or ubuntu on Ubuntu"
+        findings.add("fm-source", fact=f"{seen}, source {packages.source}", fix=fix)
+    if not nvlink5:
+        return True, False
+    if packages.nvlink5 is None:
+        fix = "take llmetal_driver.source cuda_repo"
+        findings.add("nvlink5-stack", fact=f"{seen}, source {packages.source}", fix=fix)
+    if not is_at_least(facts.kernel, _NVLINK5_KERNEL):
+        fix = f"boot Linux {_NVLINK5_KERNEL} or newer"
+        findings.add("nvlink5-stack", fact=f"{seen}, Linux {facts.kernel}", fix=fix)
+    return True, True
+
+
+def _look_at_host(
+    request: HostRequest, facts: Facts, system: OperatingSystem, findings: Findings
+) -> None:
+    """What of the host itself stands against installing a driver."""
+    if facts.driver_loaded and not facts.has_driver_packages:
+        findings.add(
+            "mixed-sources",
+            fact=f"driver {facts.driver_loaded} is loaded, and no package brought it",
+            fix="remove it (nvidia-uninstall), or keep it: set llmetal_driver.source to none",
+        )
+    if facts.broken:
+        findings.add("packages-broken", fact=", ".join(facts.broken[:5]), fix="nothing to do")
+    if facts.secure_boot == "enabled":
+        findings.add(
+            "secure-boot",
+            fact="Secure Boot is enabled",
+            fix="enrol the key that signs DKMS modules (mokutil --import), or turn Secure Boot off",
+        )
+    if request.driver.source == "debian" and "-rt-" in f"{facts.kernel}-":
+        findings.add("rt-kernel", fact=facts.kernel, fix="boot a kernel without PREEMPT_RT")
+    if system.key == "ubuntu2004":
+        findings.add("os-driver-focal", fact=system.key, fix="upgrade to Ubuntu 22.04 or newer")
+
+
+def _release(
+    request: HostRequest,
+    intent: Intent,
+    candidates: Candidates,
+    findings: Findings,
+    prefer: str | None,
+) -> str | None:
+    """The newest release of the branch that every package of the set has."""
+    offered = {name: candidates.releases(name) for name in intent.one_version}
+    lead = offered[intent.one_version[0]]
+    asked = request.driver.version
+    if missing := [name for name, releases in offered.items() if not releases]:
+        findings.add(
+            "driver-set-incomplete",
+            fact=f"source {request.driver.source} has no {', '.join(missing)}",
+            fix="see that llmetal_driver.mirror is a whole copy, and names the right suite",
+        )
+        return None
+    mine = [up for up in lead if branch_of(up) == intent.branch and asked in {None, up}]
+    if not mine:
+        findings.add(
+            "driver-version",
+            fact=f"asked is {asked or 'branch ' + intent.branch}, offered {_few(lead)}",
+            fix="ask for a release or branch that is offered, or bring the mirror up to date",
+        )
+        return None
+    whole = [up for up in mine if all(up in releases for releases in offered.values())]
+    if not whole:
+        lacking = [name for name, releases in offered.items() if mine[0] not in releases]
+        findings.add(
+            "driver-set-incomplete",
+            fact=f"{', '.join(lacking)}: not in version {mine[0]}",
+            fix="ask for a release that the source has whole, or bring the mirror up to date",
+        )
+        return None
+    return prefer if prefer in whole else whole[0]
+
+
+def _few(names: Iterable[str]) -> str:
+    listed, limit = list(names), 5
+    return ", ".join(listed[:limit]) + (", ..." if len(listed) > limit else "")
+
+
+def _why_release(request: HostRequest, release: str, prefer: str | None) -> str:
+    if request.driver.version:
+        return f"release {release} is asked for in the inventory"
+    if prefer == release:
+        return f"release {release} is that of the lock before"
+    return f"release {release} is the newest of its branch that {request.driver.source} has whole"
+
+
+def _check_gpus(release: str, intent: Intent, findings: Findings) -> None:
+    """Whether every GPU is served by the release, compared per branch."""
+    branch = branch_of(release)
+    for gpu in intent.gpus:
+        if gpu.max_branch and int(branch) > int(gpu.max_branch):
+            findings.add(
+                "branch-arch-floor",
+                fact=f"{gpu.name}, branch {branch}",
+                fix=f"take branch {gpu.max_branch}",
+            )
+        elif gpu.min_driver and not is_at_least(release, gpu.min_driver):
+            findings.add(
+                "gpu-min-driver" if gpu.min_driver_known else "gpu-min-driver-unverified",
+                fact=f"{gpu.name} needs {gpu.min_driver}, planned is {release}",
+                fix=f"take driver {gpu.min_driver} or newer",
+            )
+        elif intent.modules == "open" and (fix := _unlisted(gpu, release)):
+            fact = f"{gpu.name} (10de:{gpu.device_id}), driver {release}"
+            findings.add("gpu-in-branch", fact=fact, fix=fix)
+
+
+def _unlisted(gpu: Gpu, release: str) -> str:
+    """What to take instead where open modules of a release do not list a GPU; else empty."""
+    since, branch = gpu.open_since, branch_of(release)
+    if not since or int(branch) > max(map(int, since)):
+        return ""
+    first = since.get(branch)
+    if first is None:
+        missing = int(branch) < min(map(int, since))
+        return "take one of the branches " + ", ".join(since) if missing else ""
+    return "" if first == "all" or is_at_least(release, first) else f"take driver {first} or newer"
+
+
+def _companions(
+    intent: Intent, candidates: Candidates, release: str, findings: Findings
+) -> list[dict[str, str]]:
+    rows = []
+    for name in intent.companions:
+        version = candidates.closest(name, release)
+        if version is None:
+            findings.add(
+                "driver-set-incomplete",
+                fact=f"no source has {name}",
+                fix="see that llmetal_driver.mirror is a whole copy, and names the right suite",
+            )
+        else:
+            rows.append({"name": name, "version": version})
+    rows += [
+        {"name": name, "version": version}
+        for name in (one.replace("{version}", release) for one in intent.packages.optional)
+        if (version := candidates.newest(name))
+    ]
+    return rows
+
+
+def _headers(
+    facts: Facts, intent: Intent, candidates: Candidates, findings: Findings
+) -> dict[str, Any] | None:
+    if facts.headers_installed:
+        return {"package": intent.headers, "version": facts.headers_version}
+    if version := candidates.newest(intent.headers):
+        return {"package": intent.headers, "version": version}
+    findings.add(
+        "headers-missing",
+        fact=f"Linux {facts.kernel} runs, and no source of the host has {intent.headers}",
+        fix="boot a kernel that the distribution still carries (upgrade it, reboot), or add a "
+        "source with its headers",
+    )
+    return None
+
+
+def _compiler(facts: Facts, candidates: Candidates, findings: Findings) -> dict[str, Any] | None:
+    version = facts.packages.get(_COMPILER) or candidates.newest(_COMPILER)
+    if version or facts.compiler:
+        return {"package": _COMPILER, "version": version}
+    fix = "add the distribution's main component to the host's sources"
+    findings.add("compiler-missing", fact=f"no source of the host has {_COMPILER}", fix=fix)
+    return None
+
+
+def _source(request: HostRequest, facts: Facts) -> dict[str, Any]:
+    driver, mirror = request.driver, request.driver.mirror
+    return {
+        "name": source_name(request, facts.os_key),
+        "type": driver.source,
+        "uri": mirror.uri if mirror else None,
+        "suite": mirror.suite if mirror else None,
+        "components": list(mirror.components) if mirror else [],
+        "key": mirror.key if mirror else None,
+        "fingerprint": mirror.fingerprint if mirror else None,
+    }
+
+
+def _fabric_lock(
+    intent: Intent, candidates: Candidates, release: str, facts: Facts
+) -> dict[str, Any] | None:
+    name = intent.packages.fabric_package
+    if not intent.fabric or name is None:
+        return None
+    return {
+        "package": name,
+        "version": candidates.releases(name)[release],
+        "service": f"{intent.packages.fabric_service}.service",
+        "switches": len(facts.switches),
+    }

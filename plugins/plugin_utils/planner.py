@@ -1,0 +1,304 @@
+# Copyright: the llmetal developers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan of a host: from inventory, facts and candidates to a lock, or to refusals.
+
+Pure: the same input gives the same plan, and no input raises. What stands against a plan is a
+finding (data/rules.yml); one refusal is enough for no lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    candidates as candidates_,
+)
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    facts as facts_,
+)
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    lock as lock_,
+)
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    plan_driver,
+    plan_engine,
+)
+from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding, Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
+
+_ARCHITECTURES = ("x86_64",)
+_SERVICE_USER = "llmetal"
+_SYSTEM_PATHS = {
+    "store": "/var/lib/llmetal/models",
+    "cache": "/var/cache/llmetal",
+    "config": "/etc/llmetal",
+    "run": "/run/llmetal",
+    "log": "/var/log/llmetal",
+}
+_USER_PATHS = {"store": "models", "cache": "cache", "config": "config", "run": "run", "log": "log"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a host would get, or why it gets nothing."""
+
+    host: str
+    lock: lock_.Lock | None
+    refusals: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    from_file: bool = False
+    """Whether the lock is the one that was there."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as `llmetal plan --format json` prints it."""
+        return {
+            "status": "ok" if self.lock is not None else "refused",
+            "lock": self.lock,
+            "refusals": [_bare(finding) for finding in self.refusals],
+            "warnings": [_bare(finding) for finding in self.warnings],
+        }
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the resolve stage has to find out about a host."""
+
+    packages: tuple[str, ...] = ()
+    """Whose versions the host's package sources have."""
+    models: tuple[tuple[str, str], ...] = ()
+    """Names and folders of models to read."""
+    cache: str = ""
+    """The host's cache folder."""
+
+
+def question(request: HostRequest, raw_facts: object, compat: Compat) -> Question:
+    """Say what has to be known of a host before it can be planned."""
+    findings = Findings(request.name, compat)
+    facts = _facts(raw_facts, findings)
+    if facts is None:
+        return Question()
+    intent = plan_driver.intend(request, facts, compat, findings)
+    paths = paths_of(request, facts)
+    models = tuple(
+        (model.name, plan_engine.at_home(model.path, facts.home)) for model in request.used_models
+    )
+    return Question(intent.questions if intent else (), models, paths["cache"])
+
+
+def paths_of(request: HostRequest, facts: Facts) -> dict[str, str]:
+    """Where things lie on a host."""
+    root = plan_engine.at_home(request.root, facts.home)
+    rest = (
+        _SYSTEM_PATHS
+        if request.scope == "system"
+        else {name: f"{root}/{folder}" for name, folder in _USER_PATHS.items()}
+    )
+    return {"root": root, "environments": f"{root}/environments", **rest}
+
+
+def plan_host(
+    request: HostRequest,
+    raw_facts: object,
+    raw_candidates: Mapping[str, Any] | None,
+    compat: Compat,
+    existing: lock_.Lock | None = None,
+) -> Plan:
+    """Plan one host.
+
+    Args:
+        request: what the inventory asks.
+        raw_facts: the survey's result.
+        raw_candidates: the resolve stage's result; None where it was not asked.
+        compat: the compatibility data.
+        existing: the lock that is there. It is kept where it still is what the inventory asks;
+            else its versions are preferred.
+    """
+    findings = Findings(request.name, compat)
+    facts = _facts(raw_facts, findings)
+    if facts is None:
+        return _ended(request, None, findings)
+    if existing is not None and request.plan_lock == "use":
+        if existing["host"]["request_sha256"] == request.sha256:
+            _check_lock(existing, request, facts, findings)
+            return _ended(request, existing, findings, from_file=True)
+        findings.add(
+            "lock-renewed",
+            fact="the inventory changed since the lock was made",
+            fix="nothing to do: versions stay as they were where they still fit",
+        )
+    lock = _plan(request, facts, raw_candidates, findings, existing)
+    return _ended(request, lock, findings)
+
+
+def needs_no_answers(request: HostRequest, existing: lock_.Lock | None) -> bool:
+    """Whether a host's lock is used as it is, so that nothing has to be asked."""
+    return (
+        existing is not None
+        and request.plan_lock == "use"
+        and existing["host"]["request_sha256"] == request.sha256
+    )
+
+
+def _facts(raw: object, findings: Findings) -> Facts | None:
+    try:
+        return facts_.parse(raw)
+    except facts_.FactsError as error:
+        findings.add(
+            "facts-unreadable",
+            fact=f"{error.key} is of type {error.found}",
+            fix="see the survey of the host: the module's result and its warnings",
+        )
+        return None
+
+
+def _ended(
+    request: HostRequest,
+    lock: lock_.Lock | None,
+    findings: Findings,
+    *,
+    from_file: bool = False,
+) -> Plan:
+    kept = None if findings.refusals else lock
+    refusals, warnings = tuple(findings.refusals), tuple(findings.warnings)
+    return Plan(request.name, kept, refusals, warnings, from_file)
+
+
+def _plan(
+    request: HostRequest,
+    facts: Facts,
+    raw_candidates: Mapping[str, Any] | None,
+    findings: Findings,
+    existing: lock_.Lock | None,
+) -> lock_.Lock:
+    compat = findings.compat
+    _check_host(facts, findings)
+    found = candidates_.parse(raw_candidates)
+    before = (existing or {}).get("driver") or {}
+    intent = plan_driver.intend(request, facts, compat, findings)
+    driver = plan_driver.decide(
+        request, facts, intent, found, findings=findings, prefer=before.get("version")
+    )
+    release = driver.driver["version"] if driver.driver else facts.driver_loaded
+    _check_fabric(facts, driver, findings)
+    paths = paths_of(request, facts)
+    user = _SERVICE_USER if request.scope == "system" else facts.user
+    engine = plan_engine.decide(
+        request,
+        facts,
+        found,
+        compat=compat,
+        findings=findings,
+        paths=paths,
+        user=user,
+        driver=release,
+    )
+    return {
+        "schema": lock_.SCHEMA,
+        "host": _host(request, facts, compat, paths, user),
+        "kernel": driver.kernel,
+        "driver": driver.driver,
+        "fabric": driver.fabric,
+        "toolkit": None,
+        "container": None,
+        "python": engine.python,
+        "engines": engine.engines,
+        "models": engine.models,
+        "instances": engine.instances,
+        "unresolved": [],
+    }
+
+
+def _host(
+    request: HostRequest, facts: Facts, compat: Compat, paths: dict[str, str], user: str
+) -> dict[str, Any]:
+    return {
+        "name": request.name,
+        "os": facts.os_key,
+        "os_pretty": facts.os_pretty,
+        "arch": facts.arch,
+        "scope": request.scope,
+        "user": user,
+        "paths": paths,
+        "packages": _packages(request, compat),
+        "gpus": [
+            {
+                "pci": gpu.pci,
+                "id": gpu.device_id,
+                "key": known.key if (known := compat.gpu(gpu.device_id)) else None,
+                "name": known.name if known else gpu.name,
+            }
+            for gpu in facts.gpus
+        ],
+        "platform": dict(facts.platform),
+        "request_sha256": request.sha256,
+    }
+
+
+def _packages(request: HostRequest, compat: Compat) -> list[dict[str, str]]:
+    """The distribution packages that a host gets besides the driver; none without root."""
+    if request.scope == "user":
+        return []
+    names = set(compat.base_packages)
+    for one in request.instances:
+        names.update(compat.device_packages[one.device])
+    return [{"name": name} for name in sorted(names)]
+
+
+def _check_host(facts: Facts, findings: Findings) -> None:
+    if facts.arch not in _ARCHITECTURES:
+        fix = "take the host out of the inventory"
+        findings.add("arch", fact=f"the host is of architecture {facts.arch}", fix=fix)
+    if findings.compat.system(facts.os_key) is None:
+        known = ", ".join(findings.compat.systems)
+        findings.add("os-unknown", fact=facts.os_pretty, fix=f"install one of {known}")
+
+
+def _check_fabric(facts: Facts, driver: plan_driver.DriverPlan, findings: Findings) -> None:
+    """Whether a driver that is kept has the fabric manager that its switches need."""
+    count = plan_driver.switches(facts, findings.compat)
+    if count and driver.driver is None and facts.driver_loaded and not facts.fabric_active:
+        findings.add(
+            "fm-needed",
+            fact=f"{count} NVSwitches, and nvidia-fabricmanager is not active",
+            fix="start nvidia-fabricmanager in the driver's version, or let llmetal install the "
+            "driver set (llmetal_driver.source)",
+        )
+
+
+def _check_lock(lock: lock_.Lock, request: HostRequest, facts: Facts, findings: Findings) -> None:
+    """Whether a lock that is there belongs to this host as it is now."""
+    again = "plan anew: remove the lock file, or run with -e llmetal_plan_lock=ignore"
+    host = lock["host"]
+    if host["name"] != request.name:
+        fact = f"the lock is that of {host['name']}"
+        findings.add("lock-host", fact=fact, fix=again)
+    for what, before, now in (
+        ("operating system", host["os"], facts.os_key),
+        ("architecture", host["arch"], facts.arch),
+        ("GPUs", _ids(row["id"] for row in host["gpus"]), _ids(g.device_id for g in facts.gpus)),
+    ):
+        if before != now:
+            fact = f"{what}: the lock has {before or 'none'}, the host {now or 'none'}"
+            findings.add("lock-host", fact=fact, fix=again)
+    running = lock["kernel"]["running"]
+    if lock["driver"] is not None and running != facts.kernel:
+        findings.add(
+            "lock-kernel",
+            fact=f"the lock is for Linux {running}, running is {facts.kernel}",
+            fix=f"boot Linux {running}, or {again}",
+        )
+
+
+def _ids(ids: Any) -> str:  # noqa: ANN401 - an iterable of texts
+    return ", ".join(sorted(ids))
+
+
+def _bare(finding: Finding) -> dict[str, str]:
+    return {key: value for key, value in finding.as_dict().items() if key != "host"}

@@ -1,0 +1,198 @@
+# Copyright: the llmetal developers
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an inventory asks of one host: its `llmetal_*` variables, typed and with defaults."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
+from ansible_collections.llmetal.inference.plugins.plugin_utils import argument_spec
+from ansible_collections.llmetal.inference.plugins.plugin_utils.canonical import sha256_of
+from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+PREFIX = "llmetal_"
+
+_ABOUT_THE_RUN = frozenset({"lock_dir", "plan_lock", "resolve_ttl"})
+"""What says how to go about it, and not what the host gets."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Address and key of a package source."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class DriverRequest:
+    """Which driver, from where."""
+
+    source: str = "none"
+    branch: str | None = None
+    version: str | None = None
+    modules: str = "auto"
+    mirror: Mirror | None = None
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A model and where it lies."""
+
+    name: str
+    source_type: str
+    path: str
+
+
+@dataclass(frozen=True)
+class InstanceRequest:
+    """One served model."""
+
+    name: str
+    engine: str
+    model: str
+    engine_version: str | None = None
+    device: str = "gpu"
+    gpus: tuple[int, ...] | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    context: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostRequest:
+    """Everything that the inventory asks of a host."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    scope: str = "system"
+    root: str = "/opt/llmetal"
+    driver: DriverRequest = field(default_factory=DriverRequest)
+    models: tuple[ModelRequest, ...] = ()
+    instances: tuple[InstanceRequest, ...] = ()
+    index_url: str | None = None
+    wheel_cache: str | None = None
+    lock_dir: str | None = None
+    plan_lock: str = "use"
+    resolve_ttl: int = 3600
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what is asked, which the lock keeps: another one means to plan anew."""
+        asked = {k: v for k, v in asdict(self).items() if k not in _ABOUT_THE_RUN}
+        return sha256_of(asked)
+
+    @property
+    def used_models(self) -> tuple[ModelRequest, ...]:
+        """The models that an instance serves, in the order of the inventory."""
+        used = {instance.model for instance in self.instances}
+        return tuple(model for model in self.models if model.name in used)
+
+
+@functools.cache
+def site_options() -> Mapping[str, Any]:
+    """The site variables and what they may be: data/site_variables.yml."""
+    options: dict[str, Any] = load_data("site_variables.yml")["argument_specs"]["main"]["options"]
+    return options
+
+
+@functools.cache
+def site_groups() -> tuple[str, ...]:
+    """The groups of which every host must be in one."""
+    return tuple(load_data("site_variables.yml")["site_groups"])
+
+
+def from_variables(
+    name: str,
+    groups: Iterable[str],
+    variables: Mapping[str, Any],
+    read_key: Callable[[str], str],
+) -> HostRequest:
+    """Read a host's variables.
+
+    Args:
+        name: the host.
+        groups: its groups; those that are not site groups do not matter.
+        variables: its variables, templated; those of others are left alone.
+        read_key: gives the armored key in a file of the controller.
+
+    Raises:
+        LlmetalError: a variable is not as it should be, or a key file cannot be read.
+    """
+    options = site_options()
+    mine = {k: v for k, v in variables.items() if k in options}
+    good, issues = argument_spec.check(options, mine)
+    if issues:
+        issue = issues[0]
+        raise LlmetalError(
+            what=f"{argument_spec.shown(issue.path)} {issue.why}",
+            where=name,
+            why=f"found {issue.found}, allowed is {issue.allowed}",
+            fix=issue.fix or "set it right in the inventory",
+        )
+    gets = {key.removeprefix(PREFIX): value for key, value in good.items()}
+    member = tuple(group for group in site_groups() if group in set(groups))
+    serves = "gpu" in member
+    return HostRequest(
+        name=name,
+        groups=member,
+        scope=gets["scope"],
+        root=gets["root"],
+        driver=_driver(gets["driver"], read_key) if serves else DriverRequest(),
+        models=tuple(_model(row) for row in gets["models"]) if serves else (),
+        instances=tuple(_instance(row) for row in gets["instances"]) if serves else (),
+        index_url=gets.get("index_url"),
+        wheel_cache=gets.get("wheel_cache"),
+        lock_dir=gets.get("lock_dir"),
+        plan_lock=gets["plan_lock"],
+        resolve_ttl=gets["resolve_ttl"],
+    )
+
+
+def _driver(row: Mapping[str, Any], read_key: Callable[[str], str]) -> DriverRequest:
+    mirror = row.get("mirror")
+    return DriverRequest(
+        source=row["source"],
+        branch=row.get("branch"),
+        version=row.get("version"),
+        modules=row["modules"],
+        mirror=None
+        if mirror is None
+        else Mirror(
+            uri=mirror["uri"],
+            suite=mirror["suite"],
+            components=tuple(mirror["components"]),
+            key=read_key(mirror["key_file"]),
+            fingerprint=mirror["fingerprint"].replace(" ", "").upper(),
+        ),
+    )
+
+
+def _model(row: Mapping[str, Any]) -> ModelRequest:
+    return ModelRequest(row["name"], row["source"]["type"], row["source"]["path"])
+
+
+def _instance(row: Mapping[str, Any]) -> InstanceRequest:
+    gpus = row.get("gpus")
+    return InstanceRequest(
+        name=row["name"],
+        engine=row["engine"],
+        model=row["model"],
+        engine_version=row.get("engine_version"),
+        device=row["device"],
+        gpus=None if gpus is None else tuple(sorted(set(gpus))),
+        host=row["host"],
+        port=row["port"],
+        context=row.get("context"),
+        options=dict(row["options"]),
+    )
