@@ -93,7 +93,7 @@ SIGNATURES = (
         "not_found",
         r"Err:\d+ (\S+) .*\n\s+404 "
         r"|E: Failed to fetch (\S+) +404 "
-        r"|The repository '(\S+)[^']*' does not have a Release file",
+        r"|The repository '(\S+)[^']*' (?:does not have a|no longer has a) Release file",
         "the repository does not have what was asked for (404)",
         "check address and suite in the inventory; where the index is old, `llmetal plan` anew",
     ),
@@ -108,6 +108,7 @@ SIGNATURES = (
     _signature(
         "dependencies",
         r"The following packages have unmet dependencies:|you have held broken packages"
+        r"|dependency problems prevent configuration"
         r"|Held packages were changed",
         "the packages cannot be installed together",
         "see what holds or offers another version (`apt-mark showhold`, `apt-cache policy`), take"
@@ -167,7 +168,10 @@ def _reason(output: str) -> str:
         said = [line] if line.startswith(_MARKS) or _UNMET.search(line) else []
         if line.startswith(_DPKG_ERROR):
             # What a script printed before it failed is the cause; dpkg names only the package.
-            said = [*[one for one in lines[max(0, index - 2) : index] if not _STEP.match(one)], line]
+            said = [
+                *[one for one in lines[max(0, index - 2) : index] if not _STEP.match(one)],
+                line,
+            ]
         chosen += [one for one in said if one not in chosen and not one.startswith(_NOISE)]
     if any(line.startswith("E:") for line in chosen):
         chosen = [line for line in chosen if not line.startswith("Err:")]

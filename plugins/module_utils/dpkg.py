@@ -71,6 +71,11 @@ class Database:
         return sorted(name for name, package in self.packages.items() if package.broken)
 
     @property
+    def half_installed(self) -> list[str]:
+        """Names of packages whose files are half there: only unpacking them again helps."""
+        return sorted(name for name, p in self.packages.items() if p.status == "half-installed")
+
+    @property
     def holds(self) -> list[str]:
         """Names of packages on hold."""
         return sorted(name for name, package in self.packages.items() if package.held)

@@ -232,7 +232,9 @@ def parse_madison(text: str) -> dict[str, list[tuple[str, str]]]:
     for line in text.splitlines():
         match = _MADISON.match(line)
         if match and not match[3].endswith("Sources"):
-            found.setdefault(match[1], []).append((match[2], match[3].removesuffix(" Packages").strip()))
+            found.setdefault(match[1], []).append(
+                (match[2], match[3].removesuffix(" Packages").strip())
+            )
     return found
 
 
@@ -260,6 +262,13 @@ class Apt:
     def must(self, argv: Sequence[str], *, stage: str, where: str = "") -> CommandResult:
         """Run it, and raise what apt said where it failed."""
         result = self.call(argv)
+        if result.rc < 0:
+            raise AptError(
+                what=f"{stage} failed: {argv[0]} was killed by signal {-result.rc}",
+                where=where,
+                why="somebody or the kernel's memory guard ended it",
+                fix="see the journal for why; then run again, it goes on from here",
+            )
         if not result.ok:
             raise failure(result.stdout + result.stderr, stage=stage, where=where)
         return result
@@ -307,17 +316,13 @@ class Apt:
         result = self.get("update", stage="reading the package sources")
         return result.stdout + result.stderr
 
-    def repair(self, broken: Sequence[str]) -> None:
-        """Finish what an interrupted or failed transaction left.
+    def configure(self) -> None:
+        """Finish what an interrupted or failed transaction left unpacked.
 
-        It may fail for the very reason that the coming transaction removes (missing headers);
-        so a failure here is not the end, the state after the transaction is what counts.
+        It may fail for the very reason that the coming transaction removes (missing headers, a
+        library that is half there); so that is not the end, the state after it is what counts.
         """
-        if dpkg.interrupted() or broken:
-            self.call(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
-        if dpkg.query().broken:
-            argv = ["apt-get", "-y", "-q", *_KEEP_FILES, "--no-remove", "-f", "install"]
-            self.call(argv)
+        self.call(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
 
 
 def _write(path: str, text: str) -> None:
@@ -376,51 +381,74 @@ def _check(request: Request) -> Database:
     return database
 
 
-def _survey(request: Request, files: Mapping[str, str]) -> tuple[Outcome, list[str]]:
-    """What there is and what is to be done, and which packages are half done."""
+def _survey(request: Request, files: Mapping[str, str]) -> Outcome:
+    """What there is and what is to be done."""
     database = dpkg.query()
     before = look(request, database, files)
     after = predict(request, before, files)
-    broken, kernels = database.broken, dpkg.kernels(database)
-    steps = plan(request, before, after, broken=broken)
-    return Outcome(before, after, steps, kernels, kernels, sorted(files)), broken
+    steps = plan(request, before, after, broken=database.broken)
+    kernels = dpkg.kernels(database)
+    return Outcome(before, after, steps, kernels, kernels, sorted(files))
 
 
-def _apply(request: Request, steps: Sequence[str], broken: Sequence[str], apt: Apt) -> None:
+def _remove(request: Request, apt: Apt) -> None:
+    database = dpkg.query()
+    names = [p.name for p in request.packages if p.name in database.packages]
+    options = ["--allow-change-held-packages", "remove"]
+    apt.get(*options, *names, stage="removing packages")
+
+
+_EXACTLY = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
+
+
+def _install(request: Request, apt: Apt, *, options: Sequence[str]) -> None:
+    """The one transaction; it also completes what an earlier one left half done."""
+    database = dpkg.query()
+    if half := database.half_installed:
+        # One that was to stay in its version apt would not unpack again by itself. Where it was
+        # to get another one this may fail, and the transaction itself brings that.
+        apt.call(
+            [
+                *("apt-get", "-y", "-q", *_KEEP_FILES, *options, *_EXACTLY),
+                *("--fix-broken", "--reinstall", "--no-remove", "install", *half),
+            ]
+        )
+        database = dpkg.query()
+    names = {package.name for package in request.packages}
+    apt.get(
+        *options,
+        *_EXACTLY,
+        *(["--fix-broken"] if database.broken else []),
+        "install",
+        *(package.argument for package in request.packages),
+        *(name for name in database.half_installed if name not in names),
+        stage="installing packages",
+    )
+
+
+def _apply(request: Request, steps: Sequence[str], apt: Apt) -> None:
     """Install or remove, after what an earlier transaction left is in order."""
     if dpkg.interrupted() or "repair" in steps:
-        apt.repair(broken)
+        apt.configure()
     if request.state == "absent":
-        database = dpkg.query()
-        names = [p.name for p in request.packages if p.name in database.packages]
-        options = ["--allow-change-held-packages", "remove"]
-        apt.get(*options, *names, stage="removing packages")
+        _remove(request, apt)
         return
     lists = ""
     if request.source:
-        entry = declared_elsewhere(
-            request.source, read_entries(request.etc_apt), request.source_file
-        )
+        entries = read_entries(request.etc_apt)
+        entry = declared_elsewhere(request.source, entries, request.source_file)
         lists = entry.file if entry else ""
     _refresh(request, apt, source_changed="source" in steps, lists=lists)
     versions = [package.version for package in request.packages if package.version]
     with pinned(versions, etc_apt=request.etc_apt) as options:
-        install = [
-            *options,
-            "--no-install-recommends",
-            "--allow-downgrades",
-            "--allow-change-held-packages",
-            "install",
-            *(package.argument for package in request.packages),
-        ]
         try:
-            apt.get(*install, stage="installing packages")
+            _install(request, apt, options=options)
         except AptError as error:
             if error.kind not in _STALE:
                 raise
             # The index that apt has is older than the files of the repository: read it again.
             _refresh(request, apt, source_changed=True, lists=lists)
-            apt.get(*install, stage="installing packages")
+            _install(request, apt, options=options)
 
 
 def converge(request: Request, *, check_mode: bool) -> Outcome:
@@ -430,17 +458,17 @@ def converge(request: Request, *, check_mode: bool) -> Outcome:
         LlmetalError: it cannot be done; it says why and what to do.
     """
     files = request.source_files(read_entries(request.etc_apt) if request.source else [])
-    outcome, broken = _survey(request, files)
+    outcome = _survey(request, files)
     if check_mode or not outcome.steps:
         return outcome
     if apt_lock.wait(request.lock_timeout) > 0.1:  # noqa: PLR2004 - somebody was at work
-        outcome, broken = _survey(request, files)
+        outcome = _survey(request, files)
     apt = Apt(lock_timeout=request.lock_timeout, timeout=request.timeout)
     if "source" in outcome.steps:
         for path, text in files.items():
             _write(path, text)
     if {"install", "remove", "repair"} & set(outcome.steps):
-        _apply(request, outcome.steps, broken, apt)
+        _apply(request, outcome.steps, apt)
     if request.to_hold and request.state == "present" and outcome.steps != ["source"]:
         apt.must(["apt-mark", "hold", *request.to_hold], stage="holding packages")
     if request.state == "present":

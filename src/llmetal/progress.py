@@ -430,11 +430,16 @@ def failure_of(
     """Why a task failed: the module's own words, in full."""
     status, where, why = "failed", "", ""
     if unreachable:
-        status, what, where, why = "unreachable", "the host does not answer", host, _reason(result)
-        fix = (
-            "see that it is up and that `ansible -m ansible.builtin.ping` reaches it with the "
-            "inventory's address, user and key, then run again"
-        )
+        status, where, why = "unreachable", host, _reason(result)
+        if "temporary directory" in why:
+            what = "the host cannot be written"
+            fix = "make room on its disk, and let the inventory's user write its home folder there"
+        else:
+            what = "the host does not answer"
+            fix = (
+                "see that it is up and that `ansible -m ansible.builtin.ping` reaches it with the "
+                "inventory's address, user and key, then run again"
+            )
     elif EXIT_CODE_KEY in result:
         status = "refused" if result[EXIT_CODE_KEY] == EXIT_REFUSED else "invalid"
         what, fix = _reason(result), ""

@@ -68,6 +68,18 @@ def test_failure_keeps_the_parts_of_our_own_error() -> None:
     assert {name: getattr(failure, name) for name in parts} == parts
 
 
+def test_a_host_that_cannot_be_written_is_told_from_one_that_does_not_answer() -> None:
+    """Ansible calls both unreachable; what to do differs."""
+    state = Progress()
+    state.take(raw("playbook_on_play_start", name="Survey | Look"), 0.0)
+    state.take(raw("playbook_on_task_start", name="Survey"), 0.0)
+    result = {"msg": "Failed to create temporary directory. In some cases, ..."}
+    state.take(raw("runner_on_unreachable", host="gpu1", res=result), 1.0)
+    (failure,) = state.failures
+    assert (failure.status, failure.what) == ("unreachable", "the host cannot be written")
+    assert "make room on its disk" in failure.fix
+
+
 def test_failure_of_a_command_names_it_and_its_last_words() -> None:
     """A command that failed is named with its status and what it printed."""
     state = failed("a", msg="non-zero return code", cmd=["dpkg", "-i"], rc=2, stderr="no space")

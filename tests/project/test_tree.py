@@ -132,7 +132,7 @@ def test_collection_builds(tmp_path: Path) -> None:
 def test_links_of_the_pages_lead_somewhere(tracked: list[Path]) -> None:
     """Every relative link of a Markdown page names a file, and the index names every page."""
     linked = set()
-    for page in (path for path in tracked if path.suffix == ".md"):
+    for page in {path.resolve() for path in tracked if path.suffix == ".md"}:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"

@@ -53,7 +53,7 @@ class MadeHost:
 
     installed: dict[str, str] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    broken: set[str] = field(default_factory=set)
+    broken: dict[str, str] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
     repository: dict[str, list[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class MadeHost:
             ]
             return self._ok(words, "\n".join(rows))
         self.calls.append(words)
-        if "install" in words and self.failures and "-f" not in words:
+        if "install" in words and self.failures:
             return CommandResult(tuple(words), 100, "", self.failures.pop(0))
         self._change(words)
         return self._ok(words, "")
@@ -79,12 +79,12 @@ class MadeHost:
         if "update" in words:
             self.lists = {**self.lists, **self.repository}
         elif "--configure" in words:
-            self.broken.clear()
+            self.broken = {n: s for n, s in self.broken.items() if s == "half-installed"}
         elif "install" in words:
             for word in words[words.index("install") + 1 :]:
                 name, _equals, version = word.partition("=")
                 self.installed[name] = version or self.lists[name][0]
-                self.broken.discard(name)
+                self.broken.pop(name, None)
         elif "remove" in words:
             for name in words[words.index("remove") + 1 :]:
                 self.installed.pop(name, None)
@@ -99,7 +99,7 @@ class MadeHost:
     def _database(self) -> str:
         return "".join(
             f"{name}\tamd64\t{version}\t{'hold' if name in self.held else 'install'}\t"
-            f"{'half-configured' if name in self.broken else 'installed'}\n"
+            f"{self.broken.get(name, 'installed')}\n"
             for name, version in self.installed.items()
         )
 
@@ -182,11 +182,40 @@ def test_check_mode_needs_no_candidates(host: MadeHost, tmp_path: Path) -> None:
 def test_finishes_an_interrupted_transaction(host: MadeHost, tmp_path: Path) -> None:
     """A package that is half configured is not installed, and is repaired first."""
     host.installed = {"nvidia-driver-cuda": "580.159.04-1"}
-    host.broken = {"nvidia-driver-cuda"}
+    host.broken = {"nvidia-driver-cuda": "unpacked"}
     host.lists = {"nvidia-driver-cuda": ["580.159.04-1"]}
     outcome = converge(request_of(tmp_path, DRIVER), check_mode=False)
     assert outcome.steps == ["repair", "install", "hold"]
     assert host.steps()[0] == "--configure"
+
+
+def test_unpacks_again_what_is_half_there(host: MadeHost, tmp_path: Path) -> None:
+    """A library that was being unpacked is named, for apt would not touch it by itself."""
+    host.installed = {"nvidia-driver-cuda": "580.159.04-1", "libnvidia-ml1": "580.95.05-1"}
+    host.broken = {"nvidia-driver-cuda": "unpacked", "libnvidia-ml1": "half-installed"}
+    host.lists = {"nvidia-driver-cuda": ["580.159.04-1"], "libnvidia-ml1": ["580.159.04-1"]}
+    converge(request_of(tmp_path, DRIVER), check_mode=False)
+    again, install = [call for call in host.calls if "install" in call]
+    assert {"--fix-broken", "--reinstall"} <= set(again)
+    assert again[-1] == "libnvidia-ml1"
+    assert "--reinstall" not in install
+    assert host.broken == {}
+
+
+def test_killed_apt(host: MadeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An apt that was killed is said to be, whatever it printed last."""
+    host.lists = {"nvidia-driver-cuda": ["580.159.04-1"]}
+    run = host.run
+
+    def kill(argv: Sequence[str], **kwargs: object) -> CommandResult:
+        words = tuple(argv)
+        return (
+            CommandResult(words, -9, "Unpacking", "") if "install" in words else run(argv, **kwargs)
+        )
+
+    monkeypatch.setattr(package_set, "run", kill)
+    with pytest.raises(LlmetalError, match=r"killed by signal 9.*run again"):
+        converge(request_of(tmp_path, DRIVER), check_mode=False)
 
 
 def test_killed_between_install_and_hold(host: MadeHost, tmp_path: Path) -> None:
@@ -217,7 +246,9 @@ def test_unknown_version(host: MadeHost, tmp_path: Path) -> None:
     assert host.steps() == ["update"]
 
 
-def test_apt_says_done_and_is_not(host: MadeHost, tmp_path: Path) -> None:
+def test_apt_says_done_and_is_not(
+    host: MadeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package database has the last word."""
     host.lists = {"nvidia-driver-cuda": ["580.159.04-1"]}
     run = host.run
@@ -225,7 +256,7 @@ def test_apt_says_done_and_is_not(host: MadeHost, tmp_path: Path) -> None:
     def lie(argv: Sequence[str], **kwargs: object) -> CommandResult:
         return CommandResult(tuple(argv), 0, "", "") if "install" in argv else run(argv, **kwargs)
 
-    package_set.run = lie  # type: ignore[assignment] # undone by the fixture
+    monkeypatch.setattr(package_set, "run", lie)
     with pytest.raises(LlmetalError, match="and it is not"):
         converge(request_of(tmp_path, DRIVER), check_mode=False)
 
