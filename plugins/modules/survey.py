@@ -121,7 +121,7 @@ facts:
         sources:
           - file: /etc/apt/sources.list
             types: [deb]
-            uris: ["http://deb.debian.org/debian"]
+            uris: ["http://mirror.example/debian"]
             suites: [bookworm]
             components: [main]
             signed_by: null

@@ -133,7 +133,8 @@ class _Text:
         elif isinstance(event, progress.Failure):
             self.failure(event)
         elif isinstance(event, progress.Proof):
-            if event.ok and state.stages and state.stages[-1].name == "Converge":
+            converging = bool(state.stages) and state.stages[-1].name == "Converge"
+            if state.check or (event.ok and converging):
                 return  # the stage Prove says it again, for all of the host
             word, style = ("proved", "green") if event.ok else ("not proved", "bold red")
             self.line(f"  {event.host}: {word}: {event.name}", style)

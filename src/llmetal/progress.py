@@ -213,6 +213,8 @@ class Task:
 class Progress:
     """A run so far. `take` brings it on by one of Ansible's events."""
 
+    check: bool = False
+    """Whether it only says what it would change; what is not there yet can prove nothing."""
     hosts: dict[str, HostCount] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     task: Task | None = None

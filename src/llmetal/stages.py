@@ -193,7 +193,7 @@ def run(request: Request, display: Display, heading: str, *, brief: bool = False
     """
     from llmetal import runner  # noqa: PLC0415 - slow to import, not needed for help
 
-    state = Progress()
+    state = Progress(check=request.check)
     started, wall = time.monotonic(), time.time()
 
     def elapsed() -> float:
@@ -238,7 +238,9 @@ def summary(state: Progress, code: int, seconds: float, number: int | None) -> s
         changed = sum(count.changed for count in state.hosts.values())
         proved = sum(proof.ok for proof in state.proofs)
         parts = [count(len(state.hosts), "host"), count(changed, "change")]
-        if state.proofs:
+        if state.check:
+            parts[-1] += " to make, none made"
+        elif state.proofs:
             parts.append(f"{proved} of {count(len(state.proofs), 'proof')}")
         return f"done in {took}: " + ", ".join(parts)
     if not state.stages:

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
 from llmetal import __version__, cli, paths, stages
-from llmetal.progress import HostCount, Progress, Stage
+from llmetal.progress import HostCount, Progress, Proof, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +116,15 @@ def test_summary(code: int, signal: int | None, expected: str) -> None:
     """The last line of a run says how it ended."""
     state = Progress(hosts={"a": HostCount(ok=3, changed=2)}, stages=[Stage("Prove", 0.0)])
     assert stages.summary(state, code, 9.0, signal) == expected
+
+
+def test_summary_of_a_check() -> None:
+    """A run with --check says what is to be changed, and counts no proofs."""
+    hosts = {"a": HostCount(ok=3, changed=1)}
+    proof = Proof(1.0, "a", "chat", ok=False, detail={})
+    state = Progress(check=True, hosts=hosts, stages=[Stage("Prove", 0.0)], proofs=[proof])
+    expected = "done in 9.0 s: 1 host, 1 change to make, none made"
+    assert stages.summary(state, 0, 9.0, None) == expected
 
 
 def test_newest_report_is_of_this_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

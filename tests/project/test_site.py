@@ -98,18 +98,18 @@ def make_local(folder: Path, engine: str = "vllm") -> Path:
 def test_plan_of_this_machine(tmp_path: Path) -> None:
     """Survey, resolve and plan for real: --check writes nothing, then the lock is kept."""
     hosts = make_local(tmp_path)
-    options = {"reports": tmp_path / "reports", "playbook": str(tmp_path / "plan.yml")}
+    reports, playbook = tmp_path / "reports", str(tmp_path / "plan.yml")
     lock = tmp_path / "locks" / "here.yml"
-    done = run(hosts, "--check", **options)
+    done = run(hosts, "--check", reports=reports, playbook=playbook)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not lock.exists()
-    assert run(hosts, **options).returncode == 0
+    assert run(hosts, reports=reports, playbook=playbook).returncode == 0
     text = lock.read_text(encoding="utf-8")
     assert yaml.safe_load(text)["models"][0]["architectures"] == ["LlamaForCausalLM"]
-    assert run(hosts, **options).returncode == 0
+    assert run(hosts, reports=reports, playbook=playbook).returncode == 0
     assert lock.read_text(encoding="utf-8") == text
     lock.write_text(text.replace("name: here", "name: there", 1))
-    done = run(hosts, **options)
+    done = run(hosts, reports=reports, playbook=playbook)
     assert "[lock-host]" in done.stdout + done.stderr
     assert "the lock is that of there" in done.stdout + done.stderr
 

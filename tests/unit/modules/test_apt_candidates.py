@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ def apt(monkeypatch: pytest.MonkeyPatch) -> MadeApt:
         asked={"driver": ["570.1-1", "580.95.05-1", "580.159.04-1"]}, own={"gcc": ["12"]}
     )
     monkeypatch.setattr(candidates, "run", made.run)
-    monkeypatch.setattr(candidates.shutil, "which", lambda *_args, **_kwargs: "/usr/bin/apt-get")
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: "/usr/bin/apt-get")
     return made
 
 
@@ -142,7 +143,7 @@ def test_cache_dir_is_kept(apt: MadeApt, tmp_path: Path) -> None:
 
 def test_no_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host of another family is told so."""
-    monkeypatch.setattr(candidates.shutil, "which", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
     with pytest.raises(LlmetalError, match="has no apt"):
         ask(question(tmp_path, "driver"))
 

@@ -241,10 +241,10 @@ def test_module_on_disk(name: str, tmp_path: Path) -> None:
     import lzma  # noqa: PLC0415 - likewise
 
     content = b"\x7fELF\0license=Dual MIT/GPL\0version=580.159.04\0srcversion=AB\0"
-    pack = {".xz": lzma.compress, ".gz": gzip.compress}.get(Path(name).suffix, bytes)
+    packed = {".xz": lzma.compress(content), ".gz": gzip.compress(content)}
     folder = tmp_path / "lib/modules/6.1.0/updates/dkms"
     folder.mkdir(parents=True)
-    (folder / name).write_bytes(pack(content))
+    (folder / name).write_bytes(packed.get(Path(name).suffix, content))
     assert driver_state.version_on_disk(tmp_path, "6.1.0") == "580.159.04"
     assert driver_state.version_on_disk(tmp_path, "6.2.0") is None
 

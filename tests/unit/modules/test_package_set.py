@@ -15,6 +15,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils import (
     dpkg,
     package_set,
 )
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_sources import Source
 from ansible_collections.llmetal.inference.plugins.module_utils.command import CommandResult
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.package_set import (
@@ -125,7 +126,7 @@ def request_of(tmp_path: Path, *packages: Wanted, **values: Any) -> Request:  # 
     source = values.pop("source", None)
     return Request(
         packages=packages,
-        source=package_set.Source.of(source),
+        source=Source.of(source),
         etc_apt=str(tmp_path / "apt"),
         keyrings=str(tmp_path / "apt/keyrings"),
         **values,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.module_utils import receipts
+from ansible_collections.llmetal.inference.plugins.module_utils import dpkg, receipts, units
 from ansible_collections.llmetal.inference.plugins.modules import receipt
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def test_read_all(tmp_path: Path) -> None:
 def test_packages_and_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions and states are asked of dpkg and systemd."""
     lines = ["gcc\tamd64\t4:12\tinstall\tinstalled"]
-    monkeypatch.setattr(receipts.dpkg, "query", lambda _names: receipts.dpkg.parse(lines))
+    monkeypatch.setattr(dpkg, "query", lambda _names: dpkg.parse(lines))
     state = {"a.service": {"active": "active", "enabled": "enabled"}}
-    monkeypatch.setattr(receipts.units, "show", lambda _names, scope: state if scope else {})
+    monkeypatch.setattr(units, "show", lambda _names, scope: state if scope else {})
     found = write(tmp_path, packages=["gcc", "none"], units=["a.service"])["receipt"]
     assert found["packages"] == {"gcc": "4:12", "none": None}
     assert found["units"] == state

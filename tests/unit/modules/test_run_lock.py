@@ -128,8 +128,10 @@ def test_identity() -> None:
 def test_dead_or_alive() -> None:
     """A run is dead only where that is sure."""
     assert not run_identity.is_dead(owner())
-    child = subprocess.Popen(["true"])
+    child = subprocess.Popen(["sleep", "60"])
     started = run_identity.started(child.pid)
+    assert not run_identity.is_dead(owner(pid=child.pid, started=started))
+    child.kill()
     child.wait()
     assert run_identity.is_dead(owner(pid=child.pid, started=started))
     assert not run_identity.is_dead(owner(controller="another"))
