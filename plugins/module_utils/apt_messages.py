@@ -95,7 +95,7 @@ SIGNATURES = (
         r"|E: Failed to fetch (\S+) +404 "
         r"|The repository '(\S+)[^']*' (?:does not have a|no longer has a) Release file",
         "the repository does not have what was asked for (404)",
-        "check address and suite in the inventory; where the index is old, `llmetal plan` anew",
+        "check address and suite in the inventory; where the index is old, plan the host anew",
     ),
     _signature(
         "no_candidate",
@@ -103,7 +103,7 @@ SIGNATURES = (
         r"|Unable to locate package (\S+)"
         r"|Package '?([^' ]+)'? has no installation candidate",
         "a package of the lock is in none of the host's sources",
-        "check that the source still carries this version; if it does not, `llmetal plan` anew",
+        "check that the source still carries this version; if it does not, plan the host anew",
     ),
     _signature(
         "dependencies",

@@ -7,30 +7,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
-from llmetal import bootstrap, paths, system
+from llmetal import paths, system
 from llmetal.cli import EXIT_FAILED, EXIT_INTERRUPTED, common_options, complain
 from llmetal.progress import EXIT_DONE
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from pathlib import Path
 
     from llmetal.display import Display
     from llmetal.progress import Proof, Stage
     from llmetal.stages import Run
 
 QUESTION = "Name the capital of France."
-_UV = paths.ROOT / "plugins" / "plugin_utils" / "data" / "requirements" / "uv.txt"
 
 
 @dataclass(frozen=True)
@@ -201,29 +199,17 @@ def _make_model(one: Demo) -> None:
     Raises:
         LlmetalError: they cannot be made.
     """
-    from llmetal.demo_model import DemoModelError, ensure_demo_model  # noqa: PLC0415 - as above
+    from llmetal.demo_model import (  # noqa: PLC0415 - as above
+        DemoModelError,
+        ensure_demo_model,
+        ensure_uv,
+    )
 
     try:
-        folder = ensure_demo_model(paths.cache(), _ensure_uv(), one.say)
+        folder = ensure_demo_model(paths.cache(), ensure_uv(), one.say)
     except DemoModelError as error:
         raise LlmetalError(what=str(error), where="the demo's model") from error
     one.say(f"{folder}")
-
-
-def _ensure_uv() -> Path:
-    """A uv that runs: the one on PATH, else one in .venv.
-
-    Raises:
-        LlmetalError: there is none and it cannot be installed.
-    """
-    found = shutil.which("uv")
-    if found and bootstrap.has_uv():
-        return Path(found)
-    try:
-        bootstrap.install(Path(sys.executable), _UV)
-    except bootstrap.BootstrapError as error:
-        raise LlmetalError(what="uv cannot be installed", why=str(error)) from error
-    return Path(sys.executable).with_name("uv")
 
 
 def _play(one: Demo, name: str, variables: dict[str, Any] | None = None) -> Run:

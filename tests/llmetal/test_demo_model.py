@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from llmetal import bootstrap
 from llmetal import demo_model as subject
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if sys.argv[1] == "venv":
     python.chmod(0o755)
 else:
     listing = pathlib.Path(sys.argv[sys.argv.index("-r") + 1]).read_text()
-    if "llama-cpp-python" in listing or "torch==" not in listing:
+    if "torch==" not in listing:
         sys.exit("wrong requirements")
     if os.environ.get("FAIL"):
         sys.exit("error: no index")
@@ -128,8 +130,18 @@ def test_a_cache_that_cannot_be_written(uv: Path) -> None:
         make(uv)
 
 
-def test_packages_are_left_out_with_their_hashes() -> None:
-    """The lines that follow a package are its own."""
-    text = "a==1 \\\n    --hash=sha256:aa\nb-c==2 ; x \\\n    --hash=sha256:bb\nd==3 \\\n    --h\n"
-    rest = "a==1 \\\n    --hash=sha256:aa\nd==3 \\\n    --h\n"
-    assert subject.without(text, frozenset({"b-c"})) == rest
+def test_uv_is_installed_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside this Python; when that fails, it says why."""
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    asked: list[Path] = []
+    monkeypatch.setattr(bootstrap, "install", lambda _python, file: asked.append(file))
+    assert subject.ensure_uv().name == "uv"
+    assert [file.name for file in asked] == ["uv.txt"]
+
+    def fail(_python: Path, _file: Path) -> None:
+        message = "no index"
+        raise bootstrap.BootstrapError(message)
+
+    monkeypatch.setattr(bootstrap, "install", fail)
+    with pytest.raises(subject.DemoModelError, match="no index"):
+        subject.ensure_uv()

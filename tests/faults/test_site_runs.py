@@ -1,6 +1,6 @@
 # Copyright: the llmetal developers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A site run that is killed leaves nothing that the next run does not finish."""
+"""Site runs that fail or are killed: what they say, and that the next run finishes the work."""
 
 from __future__ import annotations
 
@@ -118,6 +118,19 @@ class Site:
         assert process.returncode == -signal.SIGKILL
         return "".join(lines)
 
+    def llmetal(self, *arguments: str) -> Run:
+        """Run the command, as a user does."""
+        done = subprocess.run(
+            [str(ROOT / "llmetal"), *arguments],
+            capture_output=True,
+            check=False,
+            cwd=ROOT,
+            env=self._environment(),
+            text=True,
+            timeout=_RUN_LIMIT,
+        )
+        return Run(done.returncode, done.stdout + done.stderr)
+
     def ssh(self, *command: str) -> str:
         """What a command on the host prints; it must succeed."""
         done = subprocess.run(
@@ -162,3 +175,30 @@ def test_killed_in_the_driver_role_converges_then_changes_nothing(site: Site) ->
     again = site.run()
     assert again.rc == 0, again.output
     assert again.counts()["changed"] == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("fault", "stage", "what", "fix"),
+    [
+        ("disk_full", "Converge", "the disk is full", "make room in /var"),
+        ("repo_404", "Resolve", "(404)", "check address and suite in the inventory"),
+    ],
+)
+def test_a_fault_is_named_and_the_next_run_converges(
+    site: Site, fault: str, stage: str, what: str, fix: str
+) -> None:
+    """Exit code 4 with host, stage, cause and what to do; mended, the same command converges."""
+    locks = json.dumps({"llmetal_lock_dir": str(site.folder / "locks")})
+    command = ("site", "-i", str(INVENTORY), "-e", locks)
+    assert site.llmetal("sandbox", "break", HOST, fault).rc == 0
+
+    failed = site.llmetal(*command)
+    assert failed.rc == 4, failed.output
+    assert f"failed: {HOST} in {stage}" in failed.output
+    assert what in failed.output
+    assert fix in failed.output
+
+    assert site.llmetal("sandbox", "break", HOST, fault, "--fix").rc == 0
+    mended = site.llmetal(*command)
+    assert mended.rc == 0, mended.output
+    assert len(site.ssh("nvidia-smi", "-L").splitlines()) == 8
