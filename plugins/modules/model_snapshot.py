@@ -192,13 +192,13 @@ proof:
   sample: {"name": "model smollm2", "ok": true, "revision": "5c0e6b3c", "problems": []}
 """
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
+from ansible_collections.llmetal.inference.plugins.module_utils.shell import finish
 from ansible_collections.llmetal.inference.plugins.module_utils.snapshot import (
     ModelFile,
     Publication,
@@ -297,13 +297,7 @@ def main() -> None:
         required_if=[("state", "published", ["store", "name", "revision", "files"])],
         supports_check_mode=True,
     )
-    os.umask(0o022)
-    act = read if module.params["state"] == "inspected" else converge
-    try:
-        result = act(module.params, check_mode=module.check_mode)
-    except LlmetalError as error:
-        module.fail_json(**error.as_result())
-    module.exit_json(**result)
+    finish(module, read if module.params["state"] == "inspected" else converge)
 
 
 if __name__ == "__main__":

@@ -216,8 +216,8 @@ proof:
   sample: {"name": "environment vllm-cpu", "ok": true, "digest": "3f1a0c9b2d4e"}
 """
 
-import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -235,6 +235,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.environment impo
     read_state,
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
+from ansible_collections.llmetal.inference.plugins.module_utils.shell import finish
 
 ARGUMENTS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
@@ -279,7 +280,7 @@ def read_spec(params: dict[str, Any], *, check_mode: bool) -> EnvironmentSpec:
     """
     wanted = params["python_version"]
     # An earlier task may bring the interpreter: a prediction trusts the lock.
-    trusted = check_mode and wanted and not os.path.exists(params["python"])  # noqa: PTH110
+    trusted = check_mode and wanted and not Path(params["python"]).exists()
     found = wanted if trusted else interpreter_version(params["python"])
     if wanted and minor_version(found) != minor_version(wanted):
         raise LlmetalError(
@@ -352,12 +353,7 @@ def main() -> None:
         required_if=[("provider", "uv", ["uv"])],
         supports_check_mode=True,
     )
-    os.umask(0o022)
-    try:
-        result = converge(module.params, check_mode=module.check_mode)
-    except LlmetalError as error:
-        module.fail_json(**error.as_result())
-    module.exit_json(**result)
+    finish(module, converge)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,6 @@ receipt:
       sample: {}
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +130,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.files import (
     write_atomic,
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.receipts import compose, render
+from ansible_collections.llmetal.inference.plugins.module_utils.shell import finish
 
 ARGUMENTS: dict[str, Any] = {
     "role": {"type": "str", "required": True},
@@ -185,12 +185,7 @@ def converge(params: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    os.umask(0o022)
-    try:
-        result = converge(module.params, check_mode=module.check_mode)
-    except LlmetalError as error:
-        module.fail_json(**error.as_result())
-    module.exit_json(**result)
+    finish(module, converge)
 
 
 if __name__ == "__main__":

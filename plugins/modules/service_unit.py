@@ -130,12 +130,10 @@ unit_file:
   sample: /etc/systemd/system/llmetal-chat.service
 """
 
-import os
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.files import read_text
 from ansible_collections.llmetal.inference.plugins.module_utils.service import (
     Manager,
@@ -147,6 +145,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.service import (
     require_manager,
     wanted,
 )
+from ansible_collections.llmetal.inference.plugins.module_utils.shell import finish
 
 ARGUMENTS: dict[str, Any] = {
     "name": {"type": "str", "required": True},
@@ -199,12 +198,7 @@ def converge(params: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    os.umask(0o022)
-    try:
-        result = converge(module.params, check_mode=module.check_mode)
-    except LlmetalError as error:
-        module.fail_json(**error.as_result())
-    module.exit_json(**result)
+    finish(module, converge)
 
 
 if __name__ == "__main__":

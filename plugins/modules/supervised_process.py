@@ -145,14 +145,13 @@ config_file:
   sample: /etc/llmetal/supervisor/programs/llmetal-chat.conf
 """
 
-import os
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.files import read_text
 from ansible_collections.llmetal.inference.plugins.module_utils.service import link_marks
+from ansible_collections.llmetal.inference.plugins.module_utils.shell import finish
 from ansible_collections.llmetal.inference.plugins.module_utils.supervisor import (
     ProcessSpec,
     Supervisor,
@@ -220,12 +219,7 @@ def converge(params: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    os.umask(0o022)
-    try:
-        result = converge(module.params, check_mode=module.check_mode)
-    except LlmetalError as error:
-        module.fail_json(**error.as_result())
-    module.exit_json(**result)
+    finish(module, converge)
 
 
 if __name__ == "__main__":
