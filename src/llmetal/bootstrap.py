@@ -54,11 +54,12 @@ def run(argv: Sequence[str], *, fix: str, env: Mapping[str, str] | None = None) 
         BootstrapError: it is not there or ended with another status than 0.
     """
     environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONHOME"}}
+    # uv trusts its own list of authorities by default, not the machine's (a company's among them).
     try:
         done = subprocess.run(
             list(argv),
             check=False,
-            env={**environment, **(env or {})},
+            env={"UV_SYSTEM_CERTS": "1", **environment, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

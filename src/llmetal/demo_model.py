@@ -104,7 +104,11 @@ def _make(cache: Path, uv: Path, target: Path, report: Callable[[str], None]) ->
     with tempfile.TemporaryDirectory(prefix=f".{NAME}-", dir=target.parent) as work:
         environment = Path(work, "environment")
         report("installing what converts the demo's model")
-        variables = {"UV_CACHE_DIR": str(cache / "uv"), "UV_PYTHON_DOWNLOADS": "never"}
+        variables = {
+            "UV_CACHE_DIR": str(cache / "uv"),
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_SYSTEM_CERTS": "1",
+        }
         make = [str(uv), "venv", "--quiet", "--no-project", "--python", sys.executable]
         _run([*make, str(environment)], 300, variables)
         python = environment / "bin" / "python"
