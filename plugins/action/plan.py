@@ -87,7 +87,7 @@ def _plan(host: str, variables: Mapping[str, Any]) -> Plan:
     except LlmetalError as error:
         findings = Findings(host, compat)
         fact = f"{error.where}: {error.what}; {error.why}"
-        findings.add("lock-unreadable", fact=fact, fix=error.fix)
+        findings.add("input-unreadable", fact=fact, fix=error.fix)
         return Plan(host, None, tuple(findings.refusals))
     return planner.plan_host(
         request, survey.get("facts"), resolution.get("answers"), compat, existing

@@ -36,11 +36,15 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
         _, arguments = self.validate_argument_spec({"facts": {"type": "dict", "required": True}})
         facts = plain(arguments["facts"])
         result["changed"] = False
+        name = plain(variables["inventory_hostname"])
+        templated = variables["hostvars"][name]
         try:
-            name = plain(variables["inventory_hostname"])
-            templated = variables["hostvars"][name]
             request = site.host_request(name, templated)
             existing = site.existing_lock(request, templated)
+        except LlmetalError as error:
+            # The plan refuses it, together with all other refusals, before anything is changed.
+            return result | {"answers": None, "reason": str(error)}
+        try:
             if planner.needs_no_answers(request, existing):
                 return result | {"answers": None, "reason": "the host has a lock"}
             question = planner.question(request, facts, load_compat())

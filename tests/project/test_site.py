@@ -112,6 +112,11 @@ def test_plan_of_this_machine(tmp_path: Path) -> None:
     done = run(hosts, reports=reports, playbook=playbook)
     assert "[lock-host]" in done.stdout + done.stderr
     assert "the lock is that of there" in done.stdout + done.stderr
+    lock.write_text("schema: 99\n")
+    done = run(hosts, reports=reports, playbook=playbook)
+    assert done.returncode != 0
+    assert "[input-unreadable]" in done.stdout + done.stderr
+    assert str(lock) in done.stdout + done.stderr
 
 
 def test_refusal(tmp_path: Path) -> None:
