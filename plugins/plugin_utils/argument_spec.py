@@ -9,6 +9,7 @@ adds what a person needs: the path of the value, and what would be allowed.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 _NUMBERS = ("int", "float")
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_SHAPES: tuple[tuple[type, str], ...] = (
+    (dict, "a dictionary"),
+    (list, "a list"),
+    (bool, "true or false"),
+    (int, "a number"),
+    (float, "a number"),
+    (str, "a text"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,12 +50,22 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def presentable(text: str) -> str:
+    """A text without the credentials of its URLs, and with control characters spelt out."""
+    hidden = _CREDENTIALS.sub("://(hidden)@", text)
+    if hidden.isprintable():
+        return hidden
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in hidden
+    )
+
+
 def shown(path: Path) -> str:
     """A path as people write it: `llmetal_instances[0].port`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+    return presentable(text)
 
 
 def check(
@@ -92,21 +112,36 @@ def _one(option: Mapping[str, Any], value: Any, path: Path) -> tuple[Any, list[I
     if kind == "str" and isinstance(value, float):
         fix = "write it in quotes: YAML read a number, and dropped zeros at its end"
         return value, [Issue(path, repr(value), allowed, "is a number, not a text", fix)]
-    wrong_shape = (kind == "dict" and not isinstance(value, dict)) or (
-        kind == "list" and not isinstance(value, list)
+    wrong_shape = (
+        (kind == "dict" and not isinstance(value, dict))
+        or (kind == "list" and not isinstance(value, list))
+        or (kind in _NUMBERS and isinstance(value, bool))
     )
     try:
         converted = value if wrong_shape else DEFAULT_TYPE_VALIDATORS[kind](value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         wrong_shape = True
     if wrong_shape or (kind == "str" and isinstance(value, dict | list)):
-        return value, [Issue(path, _text(value), allowed, f"is not of type {kind}")]
+        found = _shape(value) if kind in {"dict", "list"} else _text(value)
+        return value, [Issue(path, found, allowed, f"is not of type {kind}")]
     if kind == "list":
         return _elements(option, converted, path)
-    if kind == "dict" and "options" in option:
-        return check(option["options"], converted, path)
+    if kind == "dict":
+        return _inner(option, converted, path)
     why = _outside(option, converted, kind)
     return converted, [Issue(path, _text(value), allowed, why)] if why else []
+
+
+def _inner(
+    option: Mapping[str, Any], value: dict[Any, Any], path: Path
+) -> tuple[dict[str, Any], list[Issue]]:
+    if "options" in option:
+        return check(option["options"], value, path)
+    return value, [
+        Issue((*path, str(key)), _text(key), "a text", "is a key that is not a text")
+        for key in value
+        if not isinstance(key, str)
+    ]
 
 
 def _elements(option: Mapping[str, Any], values: list[Any], path: Path) -> tuple[Any, list[Issue]]:
@@ -149,6 +184,8 @@ def _outside(option: Mapping[str, Any], value: Any, kind: str) -> str:  # noqa: 
     if pattern and kind in {"str", "path"} and not re.fullmatch(str(pattern), str(value)):
         return "is not of the form that is allowed"
     if kind in _NUMBERS:
+        if not math.isfinite(value):
+            return "is not a finite number"
         if "min" in option and value < option["min"]:
             return "is too small"
         if "max" in option and value > option["max"]:
@@ -158,7 +195,7 @@ def _outside(option: Mapping[str, Any], value: Any, kind: str) -> str:  # noqa: 
 
 def _allowed(option: Mapping[str, Any], kind: str) -> str:
     if option.get("choices"):
-        return "one of " + ", ".join(map(str, option["choices"]))
+        return "one of " + ", ".join(str(one) or '""' for one in option["choices"])
     if kind == "list" and option.get("elements"):
         return f"a list of {option['elements']}"
     if kind == "dict" and option.get("options"):
@@ -181,6 +218,13 @@ def _unknown(name: str, options: Mapping[str, Any], path: Path) -> Issue:
 
 def _text(value: object) -> str:
     """A value as an issue quotes it, cut short."""
-    text = repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, dict | list):
+        return _shape(value)
+    text = presentable(repr(value) if isinstance(value, str) else str(value))
     limit = 80
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _shape(value: object) -> str:
+    """What sort of value it is: its text might hold what nobody is to see."""
+    return next((name for kind, name in _SHAPES if isinstance(value, kind)), "another value")

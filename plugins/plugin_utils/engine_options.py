@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.plugin_utils.argument_spec import nearest
+from ansible_collections.llmetal.inference.plugins.plugin_utils.argument_spec import (
+    nearest,
+    presentable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +26,16 @@ OWNED = {
 }
 """Options that come from variables of the instance, and which."""
 
-_SECRET = frozenset({"api-key"})
-_TYPES: Mapping[str, Callable[[str], object]] = {"int": int, "float": float}
+_REFUSED = {
+    "config": "its file could set every other option, unchecked",
+    "uds": "the instance listens on its host and port, where llmetal asks it",
+    "headless": "the instance would answer no request",
+}
+"""Options that no instance may have, and why."""
+
+_SECRET = re.compile(r"(.*-)?(api-key|token|passwd)|.*(password|secret).*")
+_SHARES = frozenset({"gpu-memory-utilization"})
+_TYPES: Mapping[str, Callable[[str], float]] = {"int": int, "float": float}
 _SUFFIXES = "kKmMgG"
 
 
@@ -47,8 +60,8 @@ def arguments(
     argv: list[str] = []
     issues: list[OptionIssue] = []
     known = _spellings(table)
-    for name, value in sorted(options.items()):
-        issue = _refused(name, known, table)
+    for name, value in sorted(options.items(), key=lambda item: str(item[0])):
+        issue = _refused(str(name), known, table)
         if issue is None:
             option = known[f"--{name}"]
             part, why = _argument(f"--{name}", table["options"][option], value, option)
@@ -73,9 +86,11 @@ def _refused(name: str, known: Mapping[str, str], table: Mapping[str, Any]) -> O
     if option is not None and (owner := OWNED.get(option.removeprefix("--"))):
         fix = f"leave it out: it comes from {owner}"
         return OptionIssue("engine-option-owned", f"option {name}", fix)
-    if option is not None and option.removeprefix("--") in _SECRET:
+    if option is not None and _SECRET.fullmatch(option.removeprefix("--")):
         fix = "leave it out: on a command line every user of the host could read it"
         return OptionIssue("engine-option-owned", f"option {name}", fix)
+    if option is not None and (why := _REFUSED.get(option.removeprefix("--"))):
+        return OptionIssue("engine-option-owned", f"option {name}", f"leave it out: {why}")
     if option is not None:
         return None
     release = f"{table['engine']} {table['release']}"
@@ -121,16 +136,19 @@ def _wrong_value(
     kind = str(row.get("type", "str"))
     choices = [str(choice) for choice in row.get("choices") or ()]
     if isinstance(value, bool | dict) or value is None:
-        return f"{name} is {value!r}", f"give it a value of type {kind}"
+        what = "a dictionary" if isinstance(value, dict) else repr(value)
+        return f"{name} is {what}", f"give it a value of type {kind}"
     if isinstance(value, list) and row.get("nargs") not in {"+", "*"}:
         return f"{name} is a list", "give it one value"
     for one in values:
         if choices and one not in choices:
             close = nearest(one, choices)
             fix = f"did you mean {close}?" if close else "take one of " + ", ".join(choices)
-            return f"{name} is {one!r}", fix
+            return f"{name} is {presentable(repr(one))}", fix
         if not choices and not _converts(one, kind):
-            return f"{name} is {one!r}", f"give it a value of type {kind}"
+            return f"{name} is {presentable(repr(one))}", f"give it a value of type {kind}"
+        if name in _SHARES and not 0 < float(one) <= 1:
+            return f"{name} is {one}", "give it a share, above 0 and up to 1"
     return None
 
 
@@ -139,10 +157,10 @@ def _converts(value: str, kind: str) -> bool:
     if convert is None:
         return True
     try:
-        convert(value.rstrip(_SUFFIXES) if kind == "int" else value)
+        number = convert(value.rstrip(_SUFFIXES) if kind == "int" else value)
     except ValueError:
         return False
-    return True
+    return math.isfinite(number)
 
 
 def _with_modern(

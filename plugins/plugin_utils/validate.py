@@ -43,6 +43,8 @@ COMMAND_LINE = "the command line (-e)"
 _FREE = ("ansible_", "site_")
 _SECRET = re.compile(r"password|passwd|passphrase|token|secret|credential|key", re.IGNORECASE)
 _HIDDEN = "(hidden)"
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_UNREADABLE = "set it right, or take it out of the inventory"
 _NAMES = "a variable of docs/inventory.md, a documented one of a role, ansible_* or site_*"
 
 
@@ -107,18 +109,33 @@ def validate_inventory(
         for path in sources.missing
     ]
     problems += [
-        Problem(_name(one.file), one.line, "", "", one.why, "YAML", "cannot be read")
+        Problem(_name(one.file), one.line, "", "", one.why, "YAML", "cannot be read", _UNREADABLE)
         for one in sources.broken
     ]
     if problems:
-        return problems
+        return [_presentable(problem) for problem in problems]
     checker = _Checker(loader or DataLoader(), sources, dict(extra_vars or {}))
+    found: list[Problem] = []
+    whole = ", ".join(paths)
     try:
-        found = list(checker.check([p if "," in p else str(Path(p).absolute()) for p in paths]))
+        names = [p if "," in p else str(Path(p).absolute()) for p in paths]
+        found.extend(_presentable(problem) for problem in checker.check(names))
     except AnsibleError as error:
-        found = [Problem(", ".join(paths), 0, "", "", "", "", f"cannot be read: {error}")]
-    order = {problem: (problem.file, problem.line) for problem in found}
-    return sorted(dict.fromkeys(found), key=lambda problem: order[problem])
+        why = " ".join(f"cannot be read: {error}".split())
+        found.append(_presentable(Problem(whole, 0, "", "", "", "", why, _UNREADABLE)))
+    except Exception as error:  # noqa: BLE001 - whatever stands in a file, nobody gets a traceback
+        why = " ".join(f"cannot be checked: {type(error).__name__}: {error}".split())
+        found.append(_presentable(Problem(whole, 0, "", "", "", "", why, _UNREADABLE)))
+    return sorted(dict.fromkeys(found), key=lambda problem: (problem.file, problem.line))
+
+
+def _presentable(problem: Problem) -> Problem:
+    """A problem that can be printed: no credentials of a URL, no control characters."""
+    texts: dict[str, Any] = {
+        name: argument_spec.presentable(value) if isinstance(value, str) else value
+        for name, value in asdict(problem).items()
+    }
+    return Problem(**texts)
 
 
 @functools.cache
@@ -156,16 +173,22 @@ class _Checker:
             fix = "name an inventory with -i, as in -i inventory/lab"
             yield Problem(file, 0, "", "", "no host", "one host at least", "has no host", fix)
             return
+        yield from self._flaws()
+        yield from self._owners(set(inventory.groups), {str(host.name) for host in hosts})
         yield from self._names()
         variables = VariableManager(loader=self._loader, inventory=inventory)
         magic = self._magic()
         for host in hosts:
+            if not _HOST.fullmatch(str(host.name)):
+                yield self._host_name(str(host.name))
+                continue
             groups = sorted(
                 host.get_groups(), key=lambda g: (g.depth, g.priority, g.name), reverse=True
             )
             names = [str(group.name) for group in groups]
             yield from self._membership(str(host.name), names)
             merged = {**variables.get_vars(host=host), **self._extra}
+            merged = {name: value for name, value in merged.items() if isinstance(name, str)}
             mine = {name: value for name, value in merged.items() if name not in magic}
             yield from self._host(str(host.name), names, mine, merged)
 
@@ -174,6 +197,38 @@ class _Checker:
         inventory = InventoryManager(loader=self._loader, sources=["nobody,"])
         manager = VariableManager(loader=self._loader, inventory=inventory)
         return set(manager.get_vars(host=inventory.get_host("nobody"))) - set(self._extra)
+
+    def _flaws(self) -> Iterator[Problem]:
+        for one in self._sources.flaws:
+            yield Problem(
+                _name(one.file), one.line, one.key, "", one.found, one.allowed, one.why, one.fix
+            )
+
+    def _owners(self, groups: set[str], hosts: set[str]) -> Iterator[Problem]:
+        """Files of variables for a group or a host that there is none of: nobody reads them."""
+        for (owner, of_host), file in self._sources.owners.items():
+            known = hosts if of_host else groups | set(site_groups())
+            if owner in known:
+                continue
+            kind = "host" if of_host else "group"
+            close = argument_spec.nearest(owner, known)
+            fix = f"did you mean {close}?" if close else "rename the file, or take it away"
+            why = f"is no {kind} of the inventory"
+            allowed = f"the name of a {kind}: " + ", ".join(sorted(known))
+            yield Problem(_name(file), 0, owner, "", owner, allowed, why, fix)
+
+    def _host_name(self, host: str) -> Problem:
+        file, line = self._sources.hosts.get(host, (None, 0))
+        return Problem(
+            _name(file) if file else "the inventory",
+            line,
+            host,
+            "",
+            host,
+            "letters, digits and . _ : -, with a letter or a digit in front",
+            "is no name of a host",
+            "rename it, and give its address as ansible_host",
+        )
 
     def _names(self) -> Iterator[Problem]:
         """Variables that nobody knows, where they stand."""
@@ -223,6 +278,7 @@ class _Checker:
         """Types, ranges and references of one host's variables."""
         templar = Templar(loader=self._loader, variables=dict(merged))
         values: dict[str, Any] = {}
+        bad: set[str | int] = set()
         for name, value in mine.items():
             if not self._known(name):
                 if name not in self._named:
@@ -234,13 +290,15 @@ class _Checker:
                 values[name] = plain(templar.template(value))
             except AnsibleError as error:
                 why = "cannot be templated"
+                bad.add(name)
                 found = _HIDDEN if _SECRET.search(name) else " ".join(str(error).split())
                 yield self._problem(host, groups, argument_spec.Issue((name,), found, "", why))
         good, issues = argument_spec.check(self._options, values)
         for issue in issues:
             yield self._problem(host, groups, issue)
-        bad = {issue.path[0] for issue in issues}
-        for issue in _references({k: v for k, v in good.items() if k not in bad}):
+        bad |= {issue.path[0] for issue in issues}
+        right = {k: v for k, v in good.items() if k not in bad}
+        for issue in _references(right, serves=site_groups()[0] in groups):
             yield self._problem(host, groups, issue)
 
     def _problem(self, host: str, groups: Sequence[str], issue: Issue) -> Problem:
@@ -268,12 +326,12 @@ class _Checker:
         return host if any(one.owner == host for one in own) else ""
 
 
-def _references(values: Mapping[str, Any]) -> Iterator[Issue]:
+def _references(values: Mapping[str, Any], *, serves: bool) -> Iterator[Issue]:
     """What a host's variables say about each other."""
     models = [row["name"] for row in values.get("llmetal_models", ())]
     for index, row in enumerate(values.get("llmetal_instances", ())):
         path = ("llmetal_instances", index)
-        if row["model"] not in models:
+        if "llmetal_models" in values and row["model"] not in models:
             close = argument_spec.nearest(row["model"], models)
             yield argument_spec.Issue(
                 (*path, "model"),
@@ -296,6 +354,12 @@ def _references(values: Mapping[str, Any]) -> Iterator[Issue]:
         where = ("llmetal_driver", "source")
         yield argument_spec.Issue(where, str(driver["source"]), "none", why)
     yield from _driver_references(driver)
+    source = driver.get("source", "none")
+    sets = [row for row in load_compat().package_sets if row["source"] == source]
+    external = bool(sets) and all(row.get("external") for row in sets)
+    if serves and values.get("llmetal_scope") != "user" and external and not driver.get("mirror"):
+        where, allowed = ("llmetal_driver", "mirror"), "uri, suite, key_file and fingerprint"
+        yield argument_spec.Issue(where, "nothing", allowed, f"is required for source {source}")
 
 
 def _driver_references(driver: Mapping[str, Any]) -> Iterator[Issue]:

@@ -91,3 +91,11 @@ def test_scenario(role: Path, root: Path) -> None:
 def test_page(role: Path, root: Path) -> None:
     """A role has a page in the documentation."""
     assert (root / "docs" / "roles" / f"{role.name}.md").is_file()
+
+
+def test_scenarios_of_the_sandbox(root: Path) -> None:
+    """What the sandbox can simulate is what there is a file for."""
+    role = root / "roles" / "sandbox"
+    files = {path.stem for path in (role / "files" / "scenarios").glob("*.yml")}
+    choices = specification(role)["sandbox_scenario"]["choices"]
+    assert choices == ["", *sorted(files)]

@@ -26,6 +26,7 @@ def test_the_table_is_whole() -> None:
         ({"enforce-eager": False}, ["--no-enforce-eager"]),
         ({"no-enable-prefix-caching": True}, ["--no-enable-prefix-caching"]),
         ({"gpu-memory-utilization": 0.95}, ["--gpu-memory-utilization", "0.95"]),
+        ({"long-prefill-token-threshold": 5}, ["--long-prefill-token-threshold", "5"]),
         ({"max-num-batched-tokens": "8k"}, ["--max-num-batched-tokens", "8k"]),
         ({"dtype": "bfloat16", "block-size": 16}, ["--block-size", "16", "--dtype", "bfloat16"]),
         ({"middleware": ["a", "b"]}, None),
@@ -57,12 +58,30 @@ def test_arguments(options: dict[str, Any], argv: list[str] | None) -> None:
         ({"port": 1}, "engine-option-owned", "it comes from port"),
         ({"max-model-len": 1}, "engine-option-owned", "it comes from context"),
         ({"api-key": "hush"}, "engine-option-owned", "every user of the host"),
+        ({"hf-token": "hush"}, "engine-option-owned", "every user of the host"),
+        ({"config": "/etc/x.yml"}, "engine-option-owned", "every other option"),
+        ({"uds": "/run/x"}, "engine-option-owned", "its host and port"),
+        ({"headless": True}, "engine-option-owned", "answer no request"),
+        ({5: 1}, "engine-option", "leave it out"),
+        ({None: 1}, "engine-option", "leave it out"),
+        ({"gpu-memory-utilization": float("nan")}, "engine-option-value", "type float"),
+        ({"gpu-memory-utilization": float("inf")}, "engine-option-value", "type float"),
+        ({"gpu-memory-utilization": -0.5}, "engine-option-value", "up to 1"),
+        ({"gpu-memory-utilization": 95}, "engine-option-value", "up to 1"),
+        ({"block-size": "http://me:hush@h"}, "engine-option-value", "type int"),
+        ({"dtype": {"token": "hush"}}, "engine-option-value", "type str"),
     ],
 )
-def test_refused(options: dict[str, Any], rule: str, fix: str) -> None:
+def test_refused(options: dict[Any, Any], rule: str, fix: str) -> None:
     """What the release does not take is refused, with what to write instead."""
     argv, (issue,) = engine_options.arguments(TABLE, options)
     assert argv == []
     assert issue.rule == rule
     assert fix in issue.fix
     assert "hush" not in issue.fact
+
+
+def test_keys_of_several_types() -> None:
+    """Options whose names are not all texts are refused one by one."""
+    _, issues = engine_options.arguments(TABLE, {5: 1, "qqqqqqqq": 1, None: 1})  # type: ignore[dict-item]
+    assert [issue.rule for issue in issues] == ["engine-option"] * 3
