@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
@@ -113,9 +113,10 @@ def complain(error: LlmetalError) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = make_parser(chosen_command(words)).parse_args(words)
+    if sys.stdout is None:  # closed by the shell (>&-)
+        return _cannot_write("it is closed")
     try:
-        status: int = arguments.handler(arguments)
+        status = _handle(words)
     except LlmetalError as error:
         complain(error)
         return EXIT_FAILED
@@ -123,7 +124,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("llmetal: interrupted\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us is gone: let the interpreter's own flush at exit find an open file.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_PIPE
+    except OSError as error:
+        if error.filename is not None or not _is_broken(sys.stdout):
+            raise
+        _drop_output()
+        return _cannot_write(error.strerror or str(error))
     return status
+
+
+def _handle(words: Sequence[str]) -> int:
+    """Run a command and write all that it prints; its exit status."""
+    try:
+        arguments = make_parser(chosen_command(words)).parse_args(words)
+        status: int = arguments.handler(arguments)
+    except SystemExit:  # argparse, after help or a wrong option
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return status
+
+
+def _is_broken(stream: TextIO) -> bool:
+    """Whether a stream cannot be written: what is left in it, or nothing more, fails to go out."""
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Let the interpreter's own flush at exit find an open file: whoever read us is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _cannot_write(why: str) -> int:
+    """Say that standard output cannot be written, if that can be said; the exit status."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"llmetal: standard output cannot be written: {why}\n")
+    return EXIT_FAILED

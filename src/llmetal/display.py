@@ -141,12 +141,19 @@ class _Text:
 
     def failure(self, failure: progress.Failure) -> None:
         """Print a failure: the host, the stage, the cause, what to do."""
-        if failure.status in {"refused", "invalid"}:  # its text names hosts, causes, ways out
+        if failure.host and failure.status in {
+            "refused",
+            "invalid",
+        }:  # its text names hosts, causes, ways out
             self.line(f"{failure.status} in {failure.stage}:", "bold red")
             self.line(failure.what)
             return
-        title = f"{failure.role}: {failure.task}" if failure.role else failure.task
-        self.line(f"{failure.status}: {failure.host} in {failure.stage}, {title}", "bold red")
+        if failure.host:
+            title = f"{failure.role}: {failure.task}" if failure.role else failure.task
+            where = f"{failure.host} in {failure.stage}, {title}"
+        else:  # no task failed, but Ansible itself
+            where = f"in {failure.stage}" if failure.stage else "before the first stage"
+        self.line(f"{failure.status}: {where}", "bold red")
         parts = (
             ("what", failure.what),
             ("where", failure.where),
@@ -166,16 +173,14 @@ class _Text:
             return
         if state.stages:
             self.console.print()
-            self.console.print(stage_table(state), hosts_table(state))
+            self.console.print(stage_table(state))
+            if state.hosts:
+                self.console.print(hosts_table(state))
         self._changes(state, check=bool(result.get("check")))
         if len(state.failures) > 1 or (state.failures and len(state.hosts) > 1):
             self.console.print()
             for failure in state.failures:
                 self.failure(failure)
-        if not state.stages and result["exit_code"]:
-            for note in state.notes:
-                if note.level == "line" and not self.verbosity:
-                    self.line(f"  {note.text}")
         if result.get("report"):
             self.line(f"report: {result['report']}")
         self.line(str(result["summary"]), "bold red" if result["exit_code"] else "bold green")
@@ -298,8 +303,14 @@ def make_console() -> Console:
     """A console on standard output; without a terminal, with a width of its own."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and --json does without it
 
+    class OurConsole(Console):
+        """One that hands on a closed pipe (rich itself would end the process, with status 1)."""
+
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 - rich calls it where it handles the BrokenPipeError
+
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
-    return Console(width=width, highlight=False, emoji=False)
+    return OurConsole(width=width, highlight=False, emoji=False)
 
 
 def stage_table(state: Progress) -> Table:

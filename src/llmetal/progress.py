@@ -37,6 +37,9 @@ _RESULTS = {
     "runner_on_skipped": "skipped",
 }
 _TAIL_LINES = 12
+_CAUSE_LINES = 40
+_RC_ANSIBLE = 8
+"""The highest exit status that ansible-playbook chooses itself, crashes apart."""
 _RC_OPTIONS = 5
 """The exit status of ansible-playbook for arguments that it does not know."""
 
@@ -227,28 +230,64 @@ class Progress:
     """The last result of each of our own modules and actions: name, then host."""
     exit_codes: set[int] = field(default_factory=set)
     recap: Mapping[str, Any] | None = None
+    explained: bool = False
+    """Whether the cause of a run without a failed task was taken from Ansible's notes."""
 
     def take(self, raw: Mapping[str, Any], elapsed: float) -> list[Event]:
         """Bring the state on by one event of Ansible; what it means, as our own events."""
         return list(self._events(raw, elapsed))
 
-    def end(self, elapsed: float, *, interrupted: bool = False) -> list[Event]:
-        """Close what is open, when Ansible has ended."""
-        if interrupted and self.stages and not self.stages[-1].ended:
+    @property
+    def has_results(self) -> bool:
+        """Whether any task came to a result on any host."""
+        return any(any(vars(count).values()) for count in self.hosts.values())
+
+    def end(
+        self, elapsed: float, *, interrupted: bool = False, rc: int | None = None
+    ) -> list[Event]:
+        """Close what is open, when Ansible has ended, with that status where it matters."""
+        unexplained: list[Event] = []
+        if not interrupted and rc is not None and not self.failures:
+            unexplained = list(self._unexplained(elapsed, rc))
+        if (interrupted or unexplained) and self.stages and not self.stages[-1].ended:
             self.stages[-1].ok = False
-        return [*self._end_task(elapsed), *self._end_stage(elapsed)]
+        return [*self._end_task(elapsed), *unexplained, *self._end_stage(elapsed)]
+
+    def _unexplained(self, elapsed: float, rc: int) -> Iterator[Event]:
+        """The failure of a run in which no task failed: Ansible's notes are all there is."""
+        if rc == 0 and self.has_results:
+            return
+        stage = self.stages[-1].name if self.stages else ""
+        if rc == 0:
+            what, why = "no task ran on any host", ""
+            fix = "see that --limit and the inventory name hosts, and that no tags are asked for"
+        else:
+            said = [note for note in self.notes if note.level != "deprecation"]
+            chosen = [note.text for note in said if note.level == "error"] or [
+                note.text for note in said if note.level == "line"
+            ][:1]
+            what = "\n".join(chosen) or f"ansible-playbook ended with status {rc}"
+            rest = [note.text for note in said if note.text not in chosen]
+            why, fix = "\n".join(rest[:_CAUSE_LINES]), ""
+        status = "invalid" if self.exit_code(rc) == EXIT_USAGE else "failed"
+        self.explained = rc != 0
+        failure = Failure(elapsed, stage, "", "", "", status, what, "", why, fix)
+        self.failures.append(failure)
+        yield failure
 
     def exit_code(self, rc: int, signal: int | None = None) -> int:
         """The exit status of llmetal for that of ansible-playbook."""
         if signal is not None:
             return EXIT_SIGNAL + signal
         if rc == 0:
-            return EXIT_DONE
+            return EXIT_DONE if self.has_results else EXIT_USAGE
         if EXIT_USAGE in self.exit_codes:
             return EXIT_USAGE
         if EXIT_REFUSED in self.exit_codes:
             return EXIT_REFUSED
-        if rc == _RC_OPTIONS or not (self.stages or self.recap):
+        # An inventory or an argument that Ansible refused stops it before any result.
+        refused = not self.has_results and 0 < rc <= _RC_ANSIBLE
+        if refused or rc == _RC_OPTIONS or not (self.stages or self.recap):
             return EXIT_USAGE
         return EXIT_FAILED
 

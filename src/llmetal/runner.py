@@ -34,6 +34,8 @@ _GRACE = 20.0
 _AGAIN = 3.0
 """Seconds after which it is interrupted again: it can lose one while it starts a task."""
 
+_LISTING = frozenset({"--list-hosts", "--list-tags", "--list-tasks", "--syntax-check"})
+
 _STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -46,8 +48,6 @@ class Request:
     limit: str | None = None
     check: bool = False
     diff: bool = False
-    tags: str | None = None
-    skip_tags: str | None = None
     extra_vars: tuple[str, ...] = ()
     verbosity: int = 0
     extra_args: tuple[str, ...] = ()
@@ -63,15 +63,15 @@ class Request:
             argv.append("--check")
         if self.diff:
             argv.append("--diff")
-        if self.tags is not None:
-            argv += ["--tags", self.tags]
-        if self.skip_tags is not None:
-            argv += ["--skip-tags", self.skip_tags]
         for item in self.extra_vars:
             argv += ["--extra-vars", item]
         if self.verbosity > 1:
             argv.append("-" + "v" * (self.verbosity - 1))
         return [*argv, *self.extra_args]
+
+    def only_lists(self) -> bool:
+        """Whether Ansible is only to list or to parse, so that no task is to run."""
+        return not _LISTING.isdisjoint(self.extra_args)
 
     def plays(self) -> list[dict[str, str]]:
         """A playbook that imports the asked ones, so that what one finds the next one knows."""
@@ -117,6 +117,15 @@ class _Stop:
         if self.times and time.monotonic() - self.passed_on > _AGAIN:
             self.pass_on()
 
+    def end(self, worker: threading.Thread) -> None:
+        """Wait for Ansible's thread; where it still runs, interrupt Ansible first."""
+        if worker.is_alive() and not self.times:
+            self.times, self.since = 1, time.monotonic()
+            self.pass_on()
+        while worker.is_alive():
+            worker.join(_TICK)
+            self.remind()
+
     def must_kill(self) -> bool:
         """Whether to wait no longer: asked twice, too slow, or not started yet."""
         if not self.times:
@@ -159,11 +168,10 @@ def run(
         events.put(event)
         return False  # keep no copy in a file
 
-    with tempfile.TemporaryDirectory(prefix="llmetal-run-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llmetal-run-", ignore_cleanup_errors=True) as folder:
         runner = ansible_runner.interface.init_runner(
             private_data_dir=folder,
-            host_cwd=str(paths.ROOT),
-            project_dir=str(paths.ROOT),
+            project_dir=str(Path.cwd()),  # where Ansible runs: its paths are those of the caller
             playbook=request.plays(),
             inventory=[str(path) for path in request.inventories],
             cmdline=shlex.join(request.arguments()),
@@ -177,12 +185,14 @@ def run(
         worker = threading.Thread(target=runner.run, name="ansible", daemon=True)
         with _handling(stop):
             worker.start()
-            while worker.is_alive() or not events.empty():
-                with contextlib.suppress(queue.Empty):
-                    on_event(events.get(timeout=_TICK))
-                on_tick()
-                stop.remind()
-            worker.join()
+            try:
+                while worker.is_alive() or not events.empty():
+                    with contextlib.suppress(queue.Empty):
+                        on_event(events.get(timeout=_TICK))
+                    on_tick()
+                    stop.remind()
+            finally:  # where the display failed, Ansible ends before its folder goes
+                stop.end(worker)
     rc = runner.rc if isinstance(runner.rc, int) else 250
     return Outcome(rc, stop.number)
 
@@ -201,11 +211,17 @@ def _leash(folder: Path) -> dict[str, str]:
     return {"PATH": f"{script.parent}:{os.environ['PATH']}"}
 
 
+def _config() -> str:
+    """The configuration, by its absolute path: relative paths in it are taken from its folder."""
+    named = os.environ.get("ANSIBLE_CONFIG") or paths.ROOT / "ansible.cfg"
+    return str(Path(named).expanduser().absolute())
+
+
 def _environment(request: Request, folder: str) -> dict[str, str]:
     """What ansible-runner would set in its own way, and where our report goes."""
     return {
         "LLMETAL_REPORT_DIR": str(paths.reports()) if request.report else folder,
-        "ANSIBLE_CONFIG": os.environ.get("ANSIBLE_CONFIG", str(paths.ROOT / "ansible.cfg")),
+        "ANSIBLE_CONFIG": _config(),
         "ANSIBLE_HOST_KEY_CHECKING": os.environ.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
         "ANSIBLE_FORCE_COLOR": "False",
         "ANSIBLE_NOCOLOR": "True",

@@ -83,7 +83,8 @@ def change(arguments: argparse.Namespace) -> int:
 
     if not arguments.inventory.exists():
         return _usage(
-            LlmetalError(what="there is no such inventory", where=str(arguments.inventory))
+            LlmetalError(what="there is no such inventory", where=str(arguments.inventory)),
+            arguments,
         )
     variables = {"sandbox_state": _STATES[arguments.verb]}
     if arguments.state_dir:
@@ -135,7 +136,7 @@ def login(arguments: argparse.Namespace) -> int:
     try:
         _known(settings, arguments.host)
     except LlmetalError as error:
-        return _usage(error)
+        return _usage(error, arguments)
     argv = ["ssh", "-F", str(settings.ssh / "ssh_config")]
     if not arguments.words and sys.stdin.isatty():
         argv.append("-t")
@@ -164,13 +165,14 @@ def break_host(arguments: argparse.Namespace) -> int:
             LlmetalError(
                 what="name a host and a fault",
                 fix="llmetal sandbox break HOST FAULT; `--list` shows the faults",
-            )
+            ),
+            arguments,
         )
     try:
         _known(settings, arguments.host)
         named = {name: scenario.load_fault(_FILES, name) for name in arguments.faults}
     except LlmetalError as error:
-        return _usage(error)
+        return _usage(error, arguments)
     active = hosts.break_host(settings, arguments.host, sorted(named), fix=arguments.fix)
     if arguments.json:
         sys.stdout.write(json.dumps({"host": arguments.host, "faults": active}) + "\n")
@@ -220,10 +222,10 @@ def _known(settings: Settings, name: str) -> None:
         )
 
 
-def _usage(error: LlmetalError) -> int:
+def _usage(error: LlmetalError, arguments: argparse.Namespace) -> int:
     from llmetal.stages import usage  # noqa: PLC0415 - not needed where all is well
 
-    return usage(error)
+    return usage(error, arguments)
 
 
 def _print_table(rows: list[list[str]]) -> None:

@@ -17,6 +17,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.errors import Ll
 from llmetal import paths
 from llmetal.cli import common_options
 from llmetal.progress import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, Progress
+from llmetal.variables import check_extra_vars, check_words
 
 if TYPE_CHECKING:
     import argparse
@@ -57,14 +58,10 @@ def add_parser(
     )
     add_inventory_option(parser)
     parser.add_argument("-l", "--limit", help="only these hosts (an Ansible pattern)")
-    parser.add_argument(
-        "-e", "--extra-vars", action="append", default=[], help="variables, as for ansible-playbook"
-    )
+    add_extra_vars_option(parser)
     if name == "site":
         parser.add_argument("-C", "--check", action="store_true", help="change nothing, say what")
         parser.add_argument("-D", "--diff", action="store_true", help="show what changes in files")
-        parser.add_argument("-t", "--tags", help="only tasks with these tags")
-        parser.add_argument("--skip-tags", help="no tasks with these tags")
     if name == "plan":
         parser.add_argument(
             "--write", action="store_true", help="write the lock of each host beside the inventory"
@@ -83,6 +80,13 @@ def add_inventory_option(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="the inventory, a folder or a file; may be given more than once",
+    )
+
+
+def add_extra_vars_option(parser: argparse.ArgumentParser) -> None:
+    """Add `-e`."""
+    parser.add_argument(
+        "-e", "--extra-vars", action="append", default=[], help="variables, as for ansible-playbook"
     )
 
 
@@ -113,7 +117,7 @@ def site(arguments: argparse.Namespace) -> int:
     try:
         request = make_request(arguments)
     except LlmetalError as error:
-        return usage(error)
+        return usage(error, arguments)
     from llmetal.display import make  # noqa: PLC0415 - not needed to print help
 
     display = make(as_json=arguments.json, verbosity=arguments.verbose)
@@ -125,7 +129,7 @@ def look(arguments: argparse.Namespace) -> int:
     try:
         request = make_request(arguments)
     except LlmetalError as error:
-        return usage(error)
+        return usage(error, arguments)
     from llmetal import show  # noqa: PLC0415 - not needed to print help
     from llmetal.display import make  # noqa: PLC0415 - likewise
 
@@ -141,11 +145,17 @@ def look(arguments: argparse.Namespace) -> int:
     return done.exit_code
 
 
-def usage(error: LlmetalError) -> int:
+def usage(error: LlmetalError, arguments: argparse.Namespace) -> int:
     """Print an error that lies in the arguments; the exit status for it."""
     from llmetal.cli import complain  # noqa: PLC0415 - cli imports this module
 
     complain(error)
+    if arguments.json:
+        parts = {name: getattr(error, name) for name in ("what", "where", "why", "fix")}
+        document: dict[str, Any] = {"exit_code": EXIT_USAGE, "failures": [parts]}
+        if arguments.command in {"site", "prove"}:  # its output is a line for each event
+            document = {"event": "run_end", "elapsed": 0.0, **document}
+        sys.stdout.write(json.dumps(document) + "\n")
     return EXIT_USAGE
 
 
@@ -160,8 +170,10 @@ def make_request(arguments: argparse.Namespace) -> Request:
     """What to run for a command.
 
     Raises:
-        LlmetalError: there is no such inventory.
+        LlmetalError: there is no such inventory, or another argument is wrong.
     """
+    check_words(arguments.ansible)
+    check_extra_vars(arguments.extra_vars)
     from llmetal.runner import Request  # noqa: PLC0415 - slow to import, not needed for help
 
     extra = list(arguments.extra_vars)
@@ -173,8 +185,6 @@ def make_request(arguments: argparse.Namespace) -> Request:
         limit=arguments.limit,
         check=getattr(arguments, "check", arguments.command == "plan" and not arguments.write),
         diff=getattr(arguments, "diff", False),
-        tags=getattr(arguments, "tags", None),
-        skip_tags=getattr(arguments, "skip_tags", None),
         extra_vars=tuple(extra),
         verbosity=arguments.verbose,
         extra_args=tuple(arguments.ansible),
@@ -206,10 +216,11 @@ def run(request: Request, display: Display, heading: str, *, brief: bool = False
     display.begin(heading)
     try:
         outcome = runner.run(request, take, lambda: display.tick(state, elapsed()))
-        for event in state.end(elapsed(), interrupted=outcome.signal is not None):
+        rc = None if outcome.rc == 0 and request.only_lists() else outcome.rc
+        for event in state.end(elapsed(), interrupted=outcome.signal is not None, rc=rc):
             display.show(event, state)
-        code = state.exit_code(outcome.rc, outcome.signal)
-        report = newest_report(wall) if request.report else None
+        code = EXIT_DONE if rc is None else state.exit_code(rc, outcome.signal)
+        report = newest_report(wall) if request.report and rc is not None else None
         result = {
             "elapsed": elapsed(),
             "exit_code": code,
@@ -246,7 +257,9 @@ def summary(state: Progress, code: int, seconds: float, number: int | None) -> s
     if not state.stages:
         return f"the run could not begin; no host was contacted ({took})"
     if code == EXIT_USAGE:
-        return f"the inventory or the arguments are wrong; nothing was touched ({took})"
+        idle = not state.has_results and not state.explained
+        cause = "no task ran on any host" if idle else "the inventory or the arguments are wrong"
+        return f"{cause}; nothing was touched ({took})"
     if code == EXIT_REFUSED:
         return f"refused, before any change to any host ({took})"
     hosts = sorted({failure.host for failure in state.failures})

@@ -194,7 +194,7 @@ def test(arguments: argparse.Namespace) -> int:
     try:
         chosen = select(steps(), arguments.only)
     except LlmetalError as error:
-        return usage(error)
+        return usage(error, arguments)
     if arguments.list:
         for step in chosen:
             say(step.id)

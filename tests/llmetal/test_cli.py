@@ -154,3 +154,50 @@ def test_requests_name_the_stages(tmp_path: Path) -> None:
     assert request.playbooks == (paths.ROOT / "site.yml",)
     assert not request.check
     assert request.extra_args == ("--forks", "2")
+
+
+def test_tags_are_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The playbooks have no tags, so that asking for some would do nothing."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["site", "-i", str(tmp_path), "-t", "x"])
+    assert ended.value.code == 2
+    assert "-t" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["site", "survey", "validate"])
+def test_usage_errors_are_json_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json, wrong arguments give an object on standard output as well."""
+    assert cli.main([command, "--json", "-i", "inventory/none"]) == 2
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["exit_code"] == 2
+    assert document["failures"][0]["what"] == "there is no such inventory"
+    assert ("event" in document) == (command == "site")
+    assert "there is no such inventory" in captured.err
+
+
+def test_stray_word_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word without an option before it is no argument of ansible-playbook."""
+    assert cli.main(["survey", "-i", str(tmp_path), "stray"]) == 2
+    assert "did you mean -l stray?" in capsys.readouterr().err
+
+
+def run_with_output(output: str) -> subprocess.CompletedProcess[str]:
+    """`llmetal version --json` with its standard output sent elsewhere by a shell."""
+    line = f"{sys.executable} -m llmetal version --json {output}"
+    return subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_output_that_cannot_be_written(output: str) -> None:
+    """It is said in one sentence."""
+    done = run_with_output(output)
+    assert done.returncode == 4
+    assert done.stderr.startswith("llmetal: standard output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_pipe_has_its_status() -> None:
+    """Whoever read the output is gone: no words, status 141."""
+    done = run_with_output("| true; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (141, "")

@@ -7,15 +7,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from llmetal.display import JsonDisplay, LiveDisplay, PlainDisplay, make, outcome
+from llmetal.display import JsonDisplay, LiveDisplay, PlainDisplay, make, make_console, outcome
 from llmetal.progress import Progress
-
-if TYPE_CHECKING:
-    import pytest
 
 RECORDING = (
     Path(__file__).resolve().parents[1] / "fixtures" / "ansible_events" / "mixed" / "events.jsonl"
@@ -115,3 +113,26 @@ def test_without_a_terminal_the_display_is_plain() -> None:
     """Standard output that is no terminal gets lines; --json gets JSON."""
     assert isinstance(make(as_json=False, verbosity=0), PlainDisplay)
     assert isinstance(make(as_json=True, verbosity=0), JsonDisplay)
+
+
+def test_failure_of_ansible_itself_has_its_cause() -> None:
+    """Without a failed task, what Ansible said is the cause."""
+    stream = io.StringIO()
+    state = Progress()
+    display = PlainDisplay(Console(file=stream, width=200), 0)
+    state.take({"event": "verbose", "stdout": "[ERROR]: no such file"}, 0.0)
+    for event in state.end(1.0, rc=1):
+        display.show(event, state)
+    assert stream.getvalue() == "invalid: before the first stage\n  what: no such file\n"
+
+
+def test_closed_pipe_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is gone is an error for the command line, not for rich."""
+
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        make_console().print("x")

@@ -146,3 +146,34 @@ def test_notes_are_said_once_and_without_colours() -> None:
     assert [note.as_json() for note in notes] == [
         {"event": "note", "elapsed": 0.0, "level": "warning", "text": "no inventory"}
     ]
+
+
+def test_success_without_a_result_is_not_done() -> None:
+    """Where tags or a pattern left every task out, the run says so."""
+    state = Progress()
+    state.take(raw("playbook_on_play_start", name="Validate | Check"), 0.0)
+    state.end(1.0, rc=0)
+    assert state.exit_code(0) == progress.EXIT_USAGE
+    assert [failure.what for failure in state.failures] == ["no task ran on any host"]
+    assert not state.stages[0].ok
+
+
+def test_what_ansible_refuses_is_explained_by_its_notes() -> None:
+    """An inventory that Ansible cannot read fails the open stage, with Ansible's words."""
+    state = Progress()
+    state.take(raw("playbook_on_play_start", name="Validate | Check"), 0.0)
+    state.take(raw("verbose", "[ERROR]: no vault secrets found"), 0.5)
+    state.take(raw("verbose", "Origin: all.yml:3"), 0.5)
+    state.end(1.0, rc=4)
+    assert state.exit_code(4) == progress.EXIT_USAGE
+    (failure,) = state.failures
+    assert (failure.stage, failure.host, failure.status) == ("Validate", "", "invalid")
+    assert (failure.what, failure.why) == ("no vault secrets found", "Origin: all.yml:3")
+    assert not state.stages[0].ok
+
+
+def test_a_crash_of_ansible_is_no_usage_error() -> None:
+    """A status that ansible-playbook does not choose itself is a failure."""
+    state = Progress()
+    state.take(raw("playbook_on_play_start", name="Validate | Check"), 0.0)
+    assert state.exit_code(250) == progress.EXIT_FAILED

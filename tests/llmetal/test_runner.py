@@ -91,3 +91,36 @@ def test_an_interrupt_ends_ansible(environment: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+def test_paths_are_those_of_the_caller(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative file of variables is looked for in the folder that the command is called in."""
+    (environment / "v.yml").write_text("word: found", encoding="utf-8")
+    monkeypatch.chdir(environment)
+    monkeypatch.setenv("ANSIBLE_CONFIG", "ansible.cfg")
+    request = make(environment, 'debug: {msg: "{{ word }}"}', extra_vars=("@v.yml",))
+    seen: list[Mapping[str, Any]] = []
+    assert runner.run(request, seen.append) == runner.Outcome(0)
+    (ok,) = [event for event in seen if event["event"] == "runner_on_ok"]
+    assert ok["event_data"]["res"]["msg"] == "found"
+
+
+def test_a_display_that_fails_ends_ansible(environment: Path) -> None:
+    """Ansible is stopped and waited for before the error goes on."""
+    pids: list[int] = []
+
+    def fail(event: Mapping[str, Any]) -> None:
+        if event["event"] == "runner_on_start":
+            pids.append(int(event["pid"]))
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        runner.run(make(environment, "command: sleep 60"), fail)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_listing_is_told_from_running() -> None:
+    """A run that is only to list has no results to ask for."""
+    assert runner.Request((), (), extra_args=("--list-hosts",)).only_lists()
+    assert not runner.Request((), (), extra_args=("--forks", "2")).only_lists()
