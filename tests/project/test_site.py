@@ -52,8 +52,6 @@ def test_bad_inventory(tmp_path: Path, arguments: tuple[str, ...]) -> None:
 def test_own_inventories(tmp_path: Path, name: str) -> None:
     """The inventories of the checkout name no unknown variable and no wrong group."""
     inventory = ROOT / "inventory" / name
-    if not any(inventory.glob("*.yml")):
-        pytest.skip("not there yet")
     done = run(inventory, reports=tmp_path, playbook="playbooks/validate.yml")
     text = done.stdout + done.stderr
     if "llmetal_driver.mirror.fingerprint" in text:  # the sandbox that makes the key is down
