@@ -75,12 +75,6 @@ def unmount_all(path: Path) -> bool:
     return bool(points)
 
 
-def unmount_if_idle(path: Path) -> None:
-    """Unmount one mount point of ours, unless somebody else uses it by now."""
-    if is_mounted(path):
-        run(["umount", str(path)], timeout=30)
-
-
 def _mounts() -> list[tuple[str, str, str]]:
     return parse_mounts(Path("/proc/self/mounts").read_text(encoding="utf-8"))
 
