@@ -230,7 +230,7 @@ def load_compat() -> Compat:
     engines, sources = load_data("engines.yml"), load_data("sources.yml")
     return Compat(
         sources=sources["sources"],
-        rules=load_data("rules.yml")["rules"],
+        rules=_rules(),
         gpus=load_data("gpus.yml")["gpus"],
         devices=pci["devices"],
         switches=pci["switches"],
@@ -252,6 +252,12 @@ def load_option_table(name: str) -> Mapping[str, Any]:
     """The option table of an engine release: a file of data/engine_options."""
     table: dict[str, Any] = json.loads((DATA / "engine_options" / name).read_bytes())
     return table
+
+
+def _rules() -> dict[str, Mapping[str, Any]]:
+    """The rules of all files of data/rules."""
+    names = sorted(path.name for path in (DATA / "rules").glob("*.yml"))
+    return {key: row for name in names for key, row in load_data(f"rules/{name}").items()}
 
 
 def _branches() -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 """The plan of a host: from inventory, facts and candidates to a lock, or to refusals.
 
 Pure: the same input gives the same plan, and no input raises. What stands against a plan is a
-finding (data/rules.yml); one refusal is enough for no lock.
+finding (data/rules); one refusal is enough for no lock.
 """
 
 from __future__ import annotations

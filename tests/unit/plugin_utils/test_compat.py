@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
 
 PLUGINS = Path(compat_.__file__).parents[1]
-FILES = sorted(path.name for path in compat_.DATA.glob("*.yml"))
+FILES = sorted(str(path.relative_to(compat_.DATA)) for path in compat_.DATA.rglob("*.yml"))
 
 
 def test_counts(compat: Compat) -> None:
