@@ -76,6 +76,12 @@ class Weights:
     """Counted from the architecture, and not read from safetensors."""
     files: int | None = None
     """Bytes of all weight files, for the disk; None where no file was seen."""
+    vision: int = 0
+    """Of `replicated`, what encoders of images and sound hold: engines split these by default, so
+    `replicated` is then an upper bound."""
+    drafts: int = 0
+    """Of `total`, layers for speculative decoding (MTP), which engines load only for that. Neither
+    in `replicated` nor in `experts`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ class ModelShape:
     weights: Weights | None = None
     projections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Sharded linear layers by name: `q`, `kv` (one of both), `o`, `gate_up` (one of both), `down`,
-    `expert_gate_up`, `expert_down`, `shared_gate_up`, `shared_down`, and those of linear attention:
+    `expert_gate_up`, `expert_down`, `shared_gate_up`, `shared_down`; `q_b` and `kv_b` of latent
+    attention; those of linear attention: `linear_qk` (one of both), `linear_v` (values or gate),
+    `linear_out`, and `linear_qkvz` where a checkpoint has these four as one:
     (out features, in features) before any split."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Decisions that cannot be made (`weights`, `kv_cache`, `heads`, ...), each with why."""
