@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Re-resolve every requirements file, with hashes and without an index host in it (pip and uv both install them).
+# Re-resolve every requirements file, with hashes and without an index host in it (pip and uv both install them). Those of engines keep the
+# hashes that a host can use (tools/trim_hashes.py says which): a lock carries all of them.
 #   tools/lock_requirements.sh            keeps the versions that still fit
 #   tools/lock_requirements.sh --upgrade  takes the newest that fit
 set -euo pipefail
@@ -11,6 +12,7 @@ compile() {  # compile OUT [uv options] < requirements
     uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
         --no-emit-find-links --python-version 3.11 "$@" "$input" -o "$out"
     rm -f "$input"
+    case $out in "$engines"/*) uv run --quiet --no-project --with packaging tools/trim_hashes.py "$out" ;; esac
 }
 override() { local file; file=$(mktemp --suffix=.txt); printf '%s\n' "$@" > "$file"; echo "$file"; }
 

@@ -8,21 +8,20 @@ adds what a person needs: the path of the value, and what would be allowed.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
+from ansible_collections.llmetal.inference.plugins.plugin_utils.words import nearest, presentable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 Path = tuple[str | int, ...]
 
 _NUMBERS = ("int", "float")
-_CREDENTIALS = re.compile(r"://[^/\s]*@")
 _SHAPES: tuple[tuple[type, str], ...] = (
     (dict, "a dictionary"),
     (list, "a list"),
@@ -42,22 +41,6 @@ class Issue:
     allowed: str
     why: str
     fix: str = ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that someone who wrote `name` may have meant."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
-def presentable(text: str) -> str:
-    """A text without the credentials of its URLs, and with control characters spelt out."""
-    hidden = _CREDENTIALS.sub("://(hidden)@", text)
-    if hidden.isprintable():
-        return hidden
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in hidden
-    )
 
 
 def shown(path: Path) -> str:

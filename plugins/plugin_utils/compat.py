@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ DATA = Path(__file__).resolve().parent / "data"
 
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNVERIFIED = "unverified"
+_DESKTOP = re.compile(r"GeForce|RTX|TITAN|Quadro")
 
 
 def load_yaml(text: str | bytes) -> Any:  # noqa: ANN401 - any YAML value
@@ -58,6 +60,11 @@ class Gpu:
     open_since: Mapping[str, str]
     """Per driver branch, the first release whose open modules list it (`all`: every one)."""
 
+    @property
+    def data_centre(self) -> bool:
+        """Whether it is sold for data centres, by its name: other boards say what they are."""
+        return not _DESKTOP.search(self.name)
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -86,7 +93,7 @@ class PackageSet:
 
 @dataclass(frozen=True)
 class Release:
-    """A release of an engine that can be installed."""
+    """A release of an engine that can be planned."""
 
     engine: str
     version: str
@@ -97,10 +104,18 @@ class Release:
     requirements: str
     options: str
     options_of: str
+    architectures: str
+    installable: bool
+    device_code: tuple[str, ...]
+    """The compute capabilities that its libraries have kernels for, as ptxas writes them."""
+    ptx: tuple[str, ...]
+    nvcc_at_run_time: bool
+    memory: Mapping[str, float | None]
     aliases: tuple[Mapping[str, str], ...]
     imports: tuple[str, ...]
     python_from: str
     python_below: str
+    min_glibc: str | None
     cuda_major: int | None
     min_driver: str | None
     min_compute: str | None
@@ -210,7 +225,7 @@ class Compat:
         return None
 
     def releases(self, engine: str) -> tuple[Release, ...]:
-        """The releases of an engine that can be installed."""
+        """The releases of an engine that can be planned."""
         return tuple(_release(engine, row) for row in self.engines.get(engine, ()))
 
     def release(self, engine: str, device: str, version: str | None) -> Release | None:
@@ -252,6 +267,33 @@ def load_option_table(name: str) -> Mapping[str, Any]:
     """The option table of an engine release: a file of data/engine_options."""
     table: dict[str, Any] = json.loads((DATA / "engine_options" / name).read_bytes())
     return table
+
+
+@functools.cache
+def load_architectures(name: str) -> frozenset[str]:
+    """The model classes that an engine release has code for: a file of data/architectures."""
+    return frozenset(json.loads((DATA / "architectures" / name).read_bytes())["architectures"])
+
+
+@functools.cache
+def load_cuda() -> Mapping[str, Any]:
+    """CUDA releases, majors, GPU architectures and forward compatibility; read when asked for."""
+    data: dict[str, Any] = load_data("cuda.yml")
+    return data
+
+
+@functools.cache
+def load_containers() -> Mapping[str, Any]:
+    """Docker and NVIDIA's container toolkit; read when asked for."""
+    data: dict[str, Any] = load_data("containers.yml")
+    return data
+
+
+@functools.cache
+def load_interpreters() -> Mapping[str, Any]:
+    """The interpreters that a host can be given; `all` has those too whose Python is too old."""
+    data: dict[str, Any] = load_data("interpreters.yml")
+    return data | {"all": [*data["installers"], *data["older"]]}
 
 
 def _rules() -> dict[str, Mapping[str, Any]]:
@@ -296,10 +338,17 @@ def _release(engine: str, row: Mapping[str, Any]) -> Release:
         requirements=str(row["requirements"]),
         options=str(row["options"]),
         options_of=str(row["options_of"]),
+        architectures=str(row["architectures"]),
+        installable=bool(row["installable"]),
+        device_code=tuple(row["device_code"]),
+        ptx=tuple(row["ptx"]),
+        nvcc_at_run_time=bool(row["nvcc_at_run_time"]),
+        memory=row["memory"],
         aliases=tuple(row["aliases"]),
         imports=tuple(row["imports"]),
         python_from=str(row["python"]["from"]),
         python_below=str(row["python"]["below"]),
+        min_glibc=_text(row["min_glibc"]),
         cuda_major=row["cuda_major"],
         min_driver=_text(row["min_driver"]),
         min_compute=_text(row["min_cc"]),

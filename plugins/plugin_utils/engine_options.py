@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.plugin_utils.argument_spec import (
+from ansible_collections.llmetal.inference.plugins.plugin_utils.words import (
     nearest,
     presentable,
 )
@@ -17,24 +17,32 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.argument_spec im
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-OWNED = {
-    "model": "model",
+_OWNED_BY_ALL = {
     "served-model-name": "the name in llmetal_models",
     "host": "host",
     "port": "port",
-    "max-model-len": "context",
 }
-"""Options that come from variables of the instance, and which."""
+OWNED: Mapping[str, Mapping[str, str]] = {
+    "vllm": _OWNED_BY_ALL | {"model": "model", "max-model-len": "context"},
+    "sglang": _OWNED_BY_ALL | {"model-path": "model", "context-length": "context"},
+}
+"""Options of each engine that come from variables of the instance, and which."""
 
-_REFUSED = {
-    "config": "its file could set every other option, unchecked",
-    "uds": "the instance listens on its host and port, where llmetal asks it",
-    "headless": "the instance would answer no request",
+_UNCHECKED = "its file could set every other option, unchecked"
+_SILENT = "the instance would answer no request over HTTP"
+_REFUSED: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "config": _UNCHECKED,
+        "uds": "the instance listens on its host and port, where llmetal asks it",
+        "headless": "the instance would answer no request",
+        "grpc": _SILENT,
+    },
+    "sglang": {"config": _UNCHECKED, "smg-grpc-mode": _SILENT, "grpc-mode": _SILENT},
 }
-"""Options that no instance may have, and why."""
+"""Options of each engine that no instance may have, and why."""
 
 _SECRET = re.compile(r"(.*-)?(api-key|token|passwd)|.*(password|secret).*")
-_SHARES = frozenset({"gpu-memory-utilization"})
+_SHARES = frozenset({"gpu-memory-utilization", "mem-fraction-static"})
 _TYPES: Mapping[str, Callable[[str], float]] = {"int": int, "float": float}
 _SUFFIXES = "kKmMgG"
 
@@ -59,12 +67,14 @@ def arguments(
     """
     argv: list[str] = []
     issues: list[OptionIssue] = []
-    known = _spellings(table)
+    known = spellings(table)
     for name, value in sorted(options.items(), key=lambda item: str(item[0])):
         issue = _refused(str(name), known, table)
         if issue is None:
             option = known[f"--{name}"]
             part, why = _argument(f"--{name}", table["options"][option], value, option)
+            if why is None and _refused_value(option, value, table):
+                part, why = [], (f"{name} is {presentable(repr(value))}", "take another value")
             issue = None if why is None else OptionIssue("engine-option-value", *why)
             argv += part
         if issue is not None:
@@ -72,7 +82,7 @@ def arguments(
     return argv, [_with_modern(issue, options, table) for issue in issues]
 
 
-def _spellings(table: Mapping[str, Any]) -> dict[str, str]:
+def spellings(table: Mapping[str, Any]) -> dict[str, str]:
     """Every spelling that the parser takes, with the option that it stands for."""
     known: dict[str, str] = {}
     for option, row in table["options"].items():
@@ -83,24 +93,40 @@ def _spellings(table: Mapping[str, Any]) -> dict[str, str]:
 
 def _refused(name: str, known: Mapping[str, str], table: Mapping[str, Any]) -> OptionIssue | None:
     option = known.get(f"--{name}")
-    if option is not None and (owner := OWNED.get(option.removeprefix("--"))):
-        fix = f"leave it out: it comes from {owner}"
-        return OptionIssue("engine-option-owned", f"option {name}", fix)
-    if option is not None and _SECRET.fullmatch(option.removeprefix("--")):
-        fix = "leave it out: on a command line every user of the host could read it"
-        return OptionIssue("engine-option-owned", f"option {name}", fix)
-    if option is not None and (why := _REFUSED.get(option.removeprefix("--"))):
-        return OptionIssue("engine-option-owned", f"option {name}", f"leave it out: {why}")
-    if option is not None:
+    if option is None:
+        fact = f"{table['engine']} {table['release']} has no option {name}"
+        return OptionIssue("engine-option", fact, _instead(name, known, table))
+    plain, engine = option.removeprefix("--"), str(table["engine"])
+    if owner := OWNED[engine].get(plain):
+        why = f"it comes from {owner}"
+    elif _SECRET.fullmatch(plain):
+        why = "on a command line every user of the host could read it"
+    elif found := _REFUSED[engine].get(plain):
+        why = found
+    else:
         return None
-    release = f"{table['engine']} {table['release']}"
+    return OptionIssue("engine-option-owned", f"option {name}", f"leave it out: {why}")
+
+
+def _instead(name: str, known: Mapping[str, str], table: Mapping[str, Any]) -> str:
+    """What to write in place of an option that the release does not have."""
     replaced = table["replaced"].get(f"--{name}")
     if replaced:
-        fix = f"today: {replaced['modern']}"
-        return OptionIssue("engine-option", f"{release} has no option {name}", fix)
+        return f"today: {replaced['modern']}"
+    # Both engines' parsers take the beginning of an option for the whole of it, until a release
+    # adds another one that begins so.
+    whole = {option for spelling, option in known.items() if spelling.startswith(f"--{name}")}
+    whole |= {option for spelling, option in known.items() if spelling == f"-{name}"}
+    if whole and name:
+        return "write it in full: " + " or ".join(sorted(one.removeprefix("--") for one in whole))
     close = nearest(name, (spelling.removeprefix("--") for spelling in known))
-    fix = f"did you mean {close}?" if close else "leave it out"
-    return OptionIssue("engine-option", f"{release} has no option {name}", fix)
+    return f"did you mean {close}?" if close else "leave it out"
+
+
+def _refused_value(option: str, value: object, table: Mapping[str, Any]) -> bool:
+    """Whether the engine refuses a value that its parser lets through."""
+    row = table["replaced"].get(f"{option} {value}")
+    return bool(row) and not row["exists"]
 
 
 def _argument(
@@ -114,7 +140,11 @@ def _argument(
         return [spelling], None
     values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
     wrong = _wrong_value(spelling.removeprefix("--"), row, value, values)
-    return ([], wrong) if wrong else ([spelling, *values], None)
+    if wrong:
+        return [], wrong
+    if row.get("repeat"):
+        return [part for one in values for part in (spelling, one)], None
+    return [spelling, *values], None
 
 
 def _flag(
@@ -138,7 +168,8 @@ def _wrong_value(
     if isinstance(value, bool | dict) or value is None:
         what = "a dictionary" if isinstance(value, dict) else repr(value)
         return f"{name} is {what}", f"give it a value of type {kind}"
-    if isinstance(value, list) and row.get("nargs") not in {"+", "*"}:
+    several = row.get("nargs") not in {None, "?"} or row.get("repeat")
+    if isinstance(value, list) and not several:
         return f"{name} is a list", "give it one value"
     for one in values:
         if choices and one not in choices:

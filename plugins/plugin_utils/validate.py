@@ -22,8 +22,13 @@ from ansible.vars.manager import VariableManager
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     argument_spec,
     inventory_sources,
+    words,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_compat, load_yaml
+from ansible_collections.llmetal.inference.plugins.plugin_utils.inventory_variables import (
+    Inventory,
+    has_template,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plain import plain
 from ansible_collections.llmetal.inference.plugins.plugin_utils.request import (
     site_groups,
@@ -92,6 +97,7 @@ def validate_inventory(
     paths: Sequence[str],
     extra_vars: Mapping[str, Any] | None = None,
     loader: DataLoader | None = None,
+    opened: Inventory | None = None,
 ) -> list[Problem]:
     """Check an inventory.
 
@@ -99,6 +105,7 @@ def validate_inventory(
         paths: what `-i` names.
         extra_vars: the variables of the command line.
         loader: Ansible's loader, which knows the vault's secrets; by default one that knows none.
+        opened: the same inventory, for a caller that goes on with it.
 
     Returns:
         Everything that is wrong with it, in the order of files and lines.
@@ -114,12 +121,14 @@ def validate_inventory(
     ]
     if problems:
         return [_presentable(problem) for problem in problems]
-    checker = _Checker(loader or DataLoader(), sources, dict(extra_vars or {}))
+    extra = dict(extra_vars or {})
+    if opened is None:
+        opened = open_inventory(paths, extra, loader or DataLoader())
+    checker = _Checker(opened, sources, extra)
     found: list[Problem] = []
     whole = ", ".join(paths)
     try:
-        names = [p if "," in p else str(Path(p).absolute()) for p in paths]
-        found.extend(_presentable(problem) for problem in checker.check(names))
+        found.extend(_presentable(problem) for problem in checker.check(whole))
     except AnsibleError as error:
         why = " ".join(f"cannot be read: {error}".split())
         found.append(_presentable(Problem(whole, 0, "", "", "", "", why, _UNREADABLE)))
@@ -129,10 +138,18 @@ def validate_inventory(
     return sorted(dict.fromkeys(found), key=lambda problem: (problem.file, problem.line))
 
 
+def open_inventory(
+    paths: Sequence[str], extra_vars: Mapping[str, Any], loader: DataLoader
+) -> Inventory:
+    """An inventory, of which nothing is read yet."""
+    names = [path if "," in path else str(Path(path).absolute()) for path in paths]
+    return Inventory(loader, names, extra_vars)
+
+
 def _presentable(problem: Problem) -> Problem:
     """A problem that can be printed: no credentials of a URL, no control characters."""
     texts: dict[str, Any] = {
-        name: argument_spec.presentable(value) if isinstance(value, str) else value
+        name: words.presentable(value) if isinstance(value, str) else value
         for name, value in asdict(problem).items()
     }
     return Problem(**texts)
@@ -157,26 +174,28 @@ def role_options() -> dict[str, Any]:
 class _Checker:
     """One inventory, looked at from all sides."""
 
-    def __init__(self, loader: DataLoader, sources: Sources, extra: Mapping[str, Any]) -> None:
-        self._loader = loader
+    def __init__(self, opened: Inventory, sources: Sources, extra: Mapping[str, Any]) -> None:
+        self._opened = opened
+        self._loader = opened.loader
         self._sources = sources
         self._extra = extra
         self._options = {**role_options(), **site_options()}
         self._named: set[str] = set()
+        self._good: set[str] = set()
+        """What hosts that have no problem ask."""
 
-    def check(self, paths: Sequence[str]) -> Iterator[Problem]:
-        """All problems."""
-        inventory = InventoryManager(loader=self._loader, sources=list(paths))
+    def check(self, whole: str) -> Iterator[Problem]:
+        """All problems; `whole` is what the inventory is called."""
+        inventory = self._opened.manager
         hosts = inventory.get_hosts()
         if not hosts:
-            file = ", ".join(paths) or "the inventory"
+            file = whole or "the inventory"
             fix = "name an inventory with -i, as in -i inventory/lab"
             yield Problem(file, 0, "", "", "no host", "one host at least", "has no host", fix)
             return
         yield from self._flaws()
         yield from self._owners(set(inventory.groups), {str(host.name) for host in hosts})
         yield from self._names()
-        variables = VariableManager(loader=self._loader, inventory=inventory)
         magic = self._magic()
         for host in hosts:
             if not _HOST.fullmatch(str(host.name)):
@@ -187,10 +206,24 @@ class _Checker:
             )
             names = [str(group.name) for group in groups]
             yield from self._membership(str(host.name), names)
-            merged = {**variables.get_vars(host=host), **self._extra}
-            merged = {name: value for name, value in merged.items() if isinstance(name, str)}
+            merged = self._opened.raw(str(host.name))
             mine = {name: value for name, value in merged.items() if name not in magic}
-            yield from self._host(str(host.name), names, mine, merged)
+            asked = self._asked(names, mine)
+            if asked in self._good:
+                continue
+            problems = list(self._host(str(host.name), names, mine, merged))
+            if asked and not problems:
+                self._good.add(asked)
+            yield from problems
+
+    def _asked(self, groups: Sequence[str], mine: Mapping[str, Any]) -> str:
+        """All that a host's check depends on; empty where it depends on the host itself."""
+        values = {k: v for k, v in mine.items() if k in self._options or not self._known(k)}
+        try:
+            values = plain(values)
+        except AnsibleError:  # a secret that cannot be read
+            return ""
+        return "" if has_template(values) else repr((list(groups), values))
 
     def _magic(self) -> set[str]:
         """The variables that Ansible itself gives to every host."""
@@ -211,7 +244,7 @@ class _Checker:
             if owner in known:
                 continue
             kind = "host" if of_host else "group"
-            close = argument_spec.nearest(owner, known)
+            close = words.nearest(owner, known)
             fix = f"did you mean {close}?" if close else "rename the file, or take it away"
             why = f"is no {kind} of the inventory"
             allowed = f"the name of a {kind}: " + ", ".join(sorted(known))
@@ -246,7 +279,7 @@ class _Checker:
         return name in self._options or name.startswith(_FREE)
 
     def _unknown(self, name: str, file: str, line: int, host: str) -> Problem:
-        close = argument_spec.nearest(name, self._options)
+        close = words.nearest(name, self._options)
         fix = f"did you mean {close}?" if close else "rename it to site_... if it is your own"
         if name.endswith("_lock") and name.removesuffix("_lock") in _roles():
             fix = "leave it out: the plan makes it"
@@ -332,7 +365,7 @@ def _references(values: Mapping[str, Any], *, serves: bool) -> Iterator[Issue]:
     for index, row in enumerate(values.get("llmetal_instances", ())):
         path = ("llmetal_instances", index)
         if "llmetal_models" in values and row["model"] not in models:
-            close = argument_spec.nearest(row["model"], models)
+            close = words.nearest(row["model"], models)
             yield argument_spec.Issue(
                 (*path, "model"),
                 row["model"],

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.llmetal.inference.plugins.plugin_utils import compat as compat_
 from ansible_collections.llmetal.inference.plugins.plugin_utils import requirements
+from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import (
+    branch_of,
+    is_at_least,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,10 +67,9 @@ def test_gpus_and_devices_agree(compat: Compat) -> None:
 def test_every_rule_of_the_code_is_in_the_data(compat: Compat) -> None:
     """A finding names a rule that exists, and no rule is there for nothing."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in PLUGINS.rglob("*.py"))
-    used = set(re.findall(r"findings\.add\(\s*\"([a-z0-9-]+)\"", text))
-    used |= set(re.findall(r"\"(engine-option[a-z-]*|platform-\w+|jetson-spark)\"", text))
-    used |= set(re.findall(r"\"(gpu-min-driver[a-z-]*)\"", text))
-    assert used == set(compat.rules)
+    used = set(re.findall(r"(?:findings\.add|OptionIssue)\(\s*\"([a-z0-9-]+)\"", text))
+    assert used - set(compat.rules) == set()
+    assert set(compat.rules) - set(re.findall(r"\"([a-z0-9-]+)\"", text)) == set()
 
 
 def test_an_unverified_rule_only_warns(compat: Compat) -> None:
@@ -98,14 +101,23 @@ def test_package_names_follow_the_branch(compat: Compat) -> None:
     assert new.modules["open"] == ("nvidia-dkms-open",)
 
 
-def test_every_engine_release_can_be_installed(compat: Compat) -> None:
-    """Its requirements and its option table are there, and the package is among the former."""
+def test_every_engine_release_can_be_planned(compat: Compat) -> None:
+    """Its requirements, options and models are there, and the package is among the first."""
     for engine in compat.engines:
         for release in compat.releases(engine):
             needs = requirements.for_python(release.requirements, "3.11.2", "x86_64")
             assert requirements.version_of(needs, release.package) == release.version
             table = compat_.load_option_table(release.options)
-            assert table["release"] == release.options_of
+            assert (table["engine"], table["release"]) == (engine, release.options_of)
+            models = compat_.load_architectures(release.architectures)
+            assert {"LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"} <= models
+            assert (release.device == "gpu") == bool(release.device_code)
+
+
+def test_requirements_fit_a_lock() -> None:
+    """A lock carries the hashes of all packages; those of other systems would make it huge."""
+    for path in sorted((compat_.DATA / "requirements").glob("*.txt")):
+        assert path.stat().st_size < 100_000, path.name
 
 
 def test_default_release_is_unique(compat: Compat) -> None:
@@ -113,3 +125,86 @@ def test_default_release_is_unique(compat: Compat) -> None:
     for engine in compat.engines:
         defaults = [(r.device) for r in compat.releases(engine) if r.default]
         assert len(defaults) == len(set(defaults))
+
+
+def test_start_reads_only_what_every_plan_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toolkits, interpreters and containers are read when they are asked for."""
+    read: list[str] = []
+    load = compat_.load_data
+
+    def load_data(name: str) -> object:
+        read.append(name)
+        return load(name)
+
+    monkeypatch.setattr(compat_, "load_data", load_data)
+    compat_.load_compat.__wrapped__()
+    assert set(read).isdisjoint({"cuda.yml", "interpreters.yml", "containers.yml"})
+    assert len(read) == len(set(read))
+
+
+def test_cuda_releases_agree() -> None:
+    """Releases, majors and the table of forward compatibility say the same of one release."""
+    cuda = compat_.load_cuda()
+    files = [
+        one["file"] for row in cuda["releases"].values() for one in row.get("runfile", {}).values()
+    ]
+    assert len(files) == len(set(files))
+    for name, row in cuda["releases"].items():
+        major, minor, _ = name.split(".")
+        assert is_at_least(row["full_min_driver"], row["minor_min_driver"])
+        floor = cuda["majors"][major]["minor_min_driver"]
+        assert is_at_least(floor, row["minor_min_driver"])
+        native = [
+            b
+            for b, c in cuda["forward_compat"]["table"].get(f"{major}.{minor}", {}).items()
+            if c == "N"
+        ]
+        assert native in ([], [branch_of(row["full_min_driver"])])
+        for one in row.get("runfile", {}).values():
+            assert one["file"].startswith(f"cuda_{name}_")
+            assert (row["bundled_driver"] or "") in one["file"]
+    for row in cuda["runfile_claims"]:
+        assert row["claim"] not in files
+        assert row["real_name"] in files
+
+
+def test_gpus_and_cuda_agree(compat: Compat) -> None:
+    """Every GPU is of a generation that is known, and a compiler that is known knows it."""
+    cuda = compat_.load_cuda()
+    known = {
+        code
+        for major in cuda["majors"].values()
+        for row in major["ptxas"]
+        for code in row.get("knows") or row["adds"]
+    }
+    for key, gpu in compat.gpus.items():
+        assert gpu["arch"] in cuda["architectures"], key
+        assert gpu["cc"].replace(".", "") in known, key
+
+
+def test_interpreters_are_what_their_names_say() -> None:
+    """File names carry Python and processor; a wrong sum names the file that has it."""
+    data = compat_.load_interpreters()
+    sums = {row["file"]: row["sha256"] for row in data["all"]}
+    assert len(set(sums.values())) == len(sums) == len(data["installers"]) + len(data["older"])
+    for row in data["all"]:
+        assert f"-py{row['python'].replace('.', '')}_" in row["file"]
+        assert row["file"].endswith(f"-Linux-{row['arch']}.sh")
+        assert is_at_least(row["python"], "3.11") == (row in data["installers"])
+    for claim in data["claims"]:
+        assert sums[claim["belongs_to"]] == claim["sha256"] != sums[claim["file"]]
+        assert sums[claim["file"]] == claim["published"]
+
+
+def test_containers_name_systems_that_are_known(compat: Compat) -> None:
+    """What Docker is not for are systems of ours, and those say so too."""
+    for key in compat_.load_containers()["docker"]["not_for"]:
+        assert compat.systems[key]["docker_ce"] != "supported"
+
+
+def test_names_of_data_centre_gpus(compat: Compat) -> None:
+    """Forward compatibility goes by the name: GeForce and workstation boards say what they are."""
+    a100, geforce = compat.gpu("20b0"), compat.gpu("2204")
+    assert a100 is not None
+    assert geforce is not None
+    assert (a100.data_centre, geforce.data_centre) == (True, False)
