@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils import (
     apt_sources,
+    apt_state,
+    containers,
     dpkg,
     gpu,
+    gpu_health,
+    kernel_log,
+    kernel_modules,
+    limits,
+    listeners,
     machine,
     receipts,
     run_lock,
+    toolkits,
     units,
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.command import run
@@ -37,7 +45,12 @@ SCHEMA = 1
 _PACKAGES = re.compile(
     r"(lib)?nvidia|libcuda|cuda|linux-(headers|image)|docker|containerd|dkms|gcc|python3",
 )
-_KNOWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+_KNOWN_UNITS = (
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "apt-daily.service",
+    "apt-daily-upgrade.service",
+)
 _UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system")
 _PYTHON = re.compile(r"python3(\.\d+)?")
 
@@ -58,7 +71,12 @@ def _kernel(database: Database) -> dict[str, Any]:
         "running": running,
         "boot_id": (read_text("/proc/sys/kernel/random/boot_id") or "").strip() or None,
         "installed": dpkg.kernels(database),
-        "headers": {"package": headers, "installed": version is not None, "version": version},
+        "headers": {
+            "package": headers,
+            "installed": version is not None,
+            "version": version,
+            **kernel_modules.headers(running),
+        },
         "compiler": _compiler(),
         "secure_boot": machine.secure_boot(),
     }
@@ -72,11 +90,12 @@ def disk(path: str) -> dict[str, Any]:
     try:
         room = os.statvfs(place)
     except OSError:
-        return {"path": path, "size_bytes": None, "free_bytes": None}
+        return {"path": path, "size_bytes": None, "free_bytes": None, "read_only": None}
     return {
         "path": path,
         "size_bytes": room.f_blocks * room.f_frsize,
         "free_bytes": room.f_bavail * room.f_frsize,
+        "read_only": bool(room.f_flag & os.ST_RDONLY),
     }
 
 
@@ -90,10 +109,13 @@ def _interpreters() -> Iterable[Path]:
     yield Path(sys.executable)
 
 
-def pythons() -> list[dict[str, str]]:
+def pythons() -> list[dict[str, Any]]:
     """The Python interpreters of the host; each once, under its most exact name."""
-    found: dict[Path, dict[str, str]] = {}
-    program = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
+    found: dict[Path, dict[str, Any]] = {}
+    program = (
+        "import sys, sysconfig; print('.'.join(map(str, sys.version_info[:3])));"
+        "print(sysconfig.get_path('include'))"
+    )
     for path in _interpreters():
         real = path.resolve()
         if real in found:
@@ -102,8 +124,10 @@ def pythons() -> list[dict[str, str]]:
             told = run([str(path), "-I", "-S", "-c", program], timeout=10)
         except LlmetalError:
             continue
-        if told.ok and told.stdout.strip():
-            found[real] = {"path": str(path), "version": told.stdout.strip()}
+        lines = told.stdout.splitlines()
+        if told.ok and len(lines) > 1:
+            headers = (Path(lines[1]) / "Python.h").is_file()
+            found[real] = {"path": str(path), "version": lines[0], "headers": headers}
     return sorted(found.values(), key=lambda item: item["path"])
 
 
@@ -135,6 +159,17 @@ def _user() -> dict[str, Any]:
     return {"name": name, "uid": os.getuid(), "home": str(Path.home())}
 
 
+def _gpus(
+    installed: Mapping[str, str],
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any] | None]:
+    """The GPUs, how they are, and what the kernel's log says of them; nvidia-smi runs once."""
+    evidence = gpu.gather(packages=installed)
+    report = gpu.report(evidence)
+    query = evidence.query.stdout if evidence.query and evidence.query.ok else None
+    health = gpu_health.collect(report["gpus"], query)
+    return report, health, kernel_log.collect() if report["gpus"] else None
+
+
 def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> dict[str, Any]:
     """Look at this host.
 
@@ -148,6 +183,8 @@ def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> d
     installed: Mapping[str, str] = database.installed()
     kind = machine.kind()
     with_systemd = kind["systemd_user"] if scope == "user" else kind["systemd"]
+    manager = limits.manager(with_systemd=kind["systemd"])
+    gpus, health, log = _gpus(installed)
     return {
         "schema": SCHEMA,
         "os": machine.operating_system(),
@@ -160,8 +197,18 @@ def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> d
         "packages": {name: v for name, v in sorted(installed.items()) if _PACKAGES.match(name)},
         "held": database.holds,
         "broken": database.broken,
-        "apt": {"sources": [entry.as_dict() for entry in apt_sources.read_entries()]},
-        "gpu": gpu.collect(packages=installed),
+        "apt": apt_state.collect(apt_sources.read_entries()),
+        "gpu": gpus,
+        "gpu_health": health,
+        "iommu": gpu_health.iommu(),
+        "kernel_log": log,
+        "modules": kernel_modules.collect(platform.release()),
+        "libraries": kernel_modules.libraries(),
+        "toolkits": toolkits.collect(manager.get("Environment", "")),
+        "docker": containers.docker(installed),
+        "container_toolkit": containers.toolkit(),
+        "limits": limits.collect(manager),
+        "ports": listeners.collect(),
         "python": pythons(),
         "receipts": receipts.read_all(config),
         "lock_sha256": _lock_sha256(config),

@@ -134,4 +134,6 @@ def kind(root: str = "/") -> dict[str, Any]:
         "virtualization": found if found and found not in _CONTAINERS else None,
         "systemd": (base / "run/systemd/system").is_dir(),
         "systemd_user": _user_manager() if root == "/" else False,
+        "kubelet": (base / "var/lib/kubelet/config.yaml").exists(),
+        "operator_driver": (base / "run/nvidia/driver/lib").exists(),
     }

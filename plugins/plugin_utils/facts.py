@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from ansible_collections.llmetal.inference.plugins.plugin_utils.look import Look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +79,13 @@ class Facts:
     platform: Mapping[str, Any]
     user: str
     home: str
+    look: Look = field(default_factory=Look)
+    """The whole survey, for what no plan depends on: a fact that is not there is unknown."""
+
+    @property
+    def cpus(self) -> int | None:
+        """Processors, where the survey counted them."""
+        return self.look.number("cpus")
 
     @property
     def is_virtual_machine(self) -> bool:
@@ -140,6 +149,7 @@ def parse(raw: object) -> Facts:
         platform=dict(_get(top, "platform", dict)),
         user=_get(user, "name", str, "user."),
         home=_get(user, "home", str, "user."),
+        look=Look(top),
     )
 
 

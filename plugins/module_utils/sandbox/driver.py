@@ -67,6 +67,9 @@ def header_packages(kernel: str) -> list[Package]:
                 f"usr/src/linux-headers-{kernel}/include/generated/utsrelease.h": File(
                     f'#define UTS_RELEASE "{kernel}"\n'.encode()
                 ),
+                f"usr/src/linux-headers-{kernel}/include/generated/autoconf.h": File(
+                    b"/* simulated */\n"
+                ),
                 f"usr/src/linux-headers-{kernel}/Makefile": File(b"# simulated\n"),
                 f"lib/modules/{kernel}/build": Link(f"/usr/src/linux-headers-{kernel}"),
             },

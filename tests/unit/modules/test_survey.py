@@ -20,7 +20,8 @@ SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 KEYS = {
     "schema", "os", "arch", "kernel", "memory_bytes", "cpus", "cpu_flags", "disks", "packages",
     "held", "broken", "apt", "gpu", "python", "receipts", "lock_sha256", "services", "platform",
-    "user", "run_lock",
+    "user", "run_lock", "gpu_health", "iommu", "kernel_log", "modules", "libraries", "toolkits",
+    "docker", "container_toolkit", "limits", "ports",
 }  # fmt: skip
 
 
