@@ -12,6 +12,8 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.hub import Metadata
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -22,6 +24,10 @@ class Snapshot:
     architectures: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    fix: str = ""
+    """What to do about the error."""
+    metadata: Metadata | None = None
+    """What was read of a model that is on no host yet."""
 
     @property
     def size(self) -> int:
@@ -35,6 +41,8 @@ class Candidates:
 
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The versions of each package, newest first."""
+    asked: bool = True
+    """Whether package sources were asked at all; where not, versions are unresolved."""
     models: Mapping[str, Snapshot] = field(default_factory=dict)
 
     def newest(self, package: str) -> str | None:
@@ -58,9 +66,13 @@ class Candidates:
 
 
 def parse(raw: Mapping[str, Any] | None) -> Candidates:
-    """Read the result of the resolve stage; None stands for a host that was not asked."""
+    """Read the result of the resolve stage; None stands for a host that was not asked.
+
+    Without the key `packages`, package sources were not asked; without a model, its folder was not.
+    """
     data = raw or {}
     return Candidates(
+        asked="packages" in data,
         packages={
             str(name): tuple(str(row["version"]) for row in rows)
             for name, rows in (data.get("packages") or {}).items()
@@ -71,10 +83,22 @@ def parse(raw: Mapping[str, Any] | None) -> Candidates:
 
 def _snapshot(row: Mapping[str, Any]) -> Snapshot:
     if row.get("error"):
-        return Snapshot(error=str(row["error"]))
+        return Snapshot(error=str(row["error"]), fix=str(row.get("fix") or ""))
+    if row.get("metadata") is not None:
+        return _of_metadata(row["metadata"])
     return Snapshot(
         revision=str(row["revision"]),
         files=tuple({k: one[k] for k in ("path", "size", "sha256")} for one in row["files"]),
         architectures=tuple(row.get("architectures") or ()),
         config=dict(row.get("config") or {}),
+    )
+
+
+def _of_metadata(metadata: Metadata) -> Snapshot:
+    names = metadata.config.get("architectures")
+    return Snapshot(
+        revision=metadata.revision or "",
+        architectures=tuple(map(str, names)) if isinstance(names, list) else (),
+        config=metadata.config,
+        metadata=metadata,
     )

@@ -8,7 +8,7 @@ resolve stage knows what to ask; `decide` picks exact versions from the answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import (
@@ -34,7 +34,7 @@ _COMPILER = "gcc"
 _NVLINK5_GPUS = frozenset({"b200", "b300"})
 _NVLINK5_KERNEL = "5.17"
 _MANY = 2
-_FOREIGN = {"dgx": "platform-dgx", "wsl": "platform-wsl", "jetson": "jetson-spark"}
+_SPARK, _THOR = "2e12", "2b00"
 _REPOSITORIES = {"cuda_repo": "llmetal-nvidia", "ppa": "llmetal-graphics-drivers"}
 
 
@@ -77,6 +77,10 @@ class DriverPlan:
     kernel: dict[str, Any]
     driver: dict[str, Any] | None = None
     fabric: dict[str, Any] | None = None
+    release: str | None = None
+    """The driver release to count with: the planned one, else the newest known of the branch."""
+    unresolved: tuple[str, ...] = ()
+    """The fields of the lock that only the resolve stage could fill."""
 
 
 def known_gpus(facts: Facts, compat: Compat) -> tuple[Gpu, ...]:
@@ -85,15 +89,60 @@ def known_gpus(facts: Facts, compat: Compat) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in kinds.values() if gpu is not None)
 
 
-def source_name(request: HostRequest, os_key: str) -> str:
-    """The name under which the driver's package source is known to the host."""
-    return _REPOSITORIES.get(request.driver.source, f"{os_key}-archive")
+def source_name(source: str, os_key: str) -> str:
+    """The name under which a driver's package source is known to the host."""
+    return _REPOSITORIES.get(source, f"{os_key}-archive")
+
+
+def needed_branch(request: HostRequest, gpus: Iterable[Gpu], compat: Compat) -> int:
+    """The oldest driver branch that the GPUs and the asked engines can do with; 0 for any."""
+    wanted = (compat.release(i.engine, i.device, i.engine_version) for i in request.instances)
+    floors = [gpu.min_driver for gpu in gpus]
+    floors += [release.min_driver for release in wanted if release is not None]
+    return max((int(branch_of(floor)) for floor in floors if floor), default=0)
+
+
+def choose_source(
+    request: HostRequest, facts: Facts, gpus: tuple[Gpu, ...], compat: Compat
+) -> tuple[str, str]:
+    """The package source of the driver where the inventory leaves it open, and why that one.
+
+    The distribution's own is signed by keys that the host has already; it must carry a branch that
+    is new enough, and on a host with NVSwitches the fabric manager.
+    """
+    asked, system = request.driver.source, compat.system(facts.os_key)
+    if asked != "auto":
+        return asked, f"source {asked} is asked for in the inventory"
+    if request.driver.mirror is not None:
+        return "cuda_repo", "source cuda_repo, since llmetal_driver.mirror is set"
+    if system is None or system.family != "ubuntu":
+        archive = branch_of(system.archive_driver or "") if system else ""
+        floor = max(needed_branch(request, gpus, compat), int(request.driver.branch or 0))
+        if archive and int(archive) >= floor and not _wants_fabric(facts, gpus, compat):
+            return "debian", f"source debian: its branch {archive} serves these GPUs and engines"
+        what = f"branch {archive} of the archive is too old" if archive else "no archive has it"
+        return "cuda_repo", f"source cuda_repo: {what}, or the archive has no fabric manager"
+    if any(gpu.key in _NVLINK5_GPUS for gpu in gpus):
+        return "cuda_repo", "source cuda_repo: Ubuntu has no nvlink5 packages"
+    return "ubuntu", "source ubuntu: signed, and with the fabric manager of each branch"
+
+
+def _wants_fabric(facts: Facts, gpus: tuple[Gpu, ...], compat: Compat) -> bool:
+    return bool(switches(facts, compat)) or any(gpu.fabric == "required" for gpu in gpus)
 
 
 def switches(facts: Facts, compat: Compat) -> int:
     """How many NVSwitches a host shows."""
     real = {k for k, row in compat.switches.items() if row.get("pci_class") == "0680"}
     return sum(1 for device in facts.switches if device in real)
+
+
+def settle(request: HostRequest, facts: Facts, compat: Compat) -> tuple[HostRequest, str]:
+    """The request with a driver source instead of `auto`, and why that one."""
+    source, why = choose_source(request, facts, known_gpus(facts, compat), compat)
+    if source == request.driver.source:
+        return request, why
+    return replace(request, driver=replace(request.driver, source=source)), why
 
 
 def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Findings) -> Intent | None:
@@ -137,6 +186,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
     intent: Intent | None,
     candidates: Candidates,
     *,
+    compat: Compat,
     findings: Findings,
     prefer: str | None = None,
 ) -> DriverPlan:
@@ -147,18 +197,25 @@ def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
         facts: what the survey saw.
         intent: the driver wanted; None for none.
         candidates: the versions that there are.
+        compat: the compatibility data.
         findings: collects what stands against it.
         prefer: the release of an earlier lock, kept where it still fits.
     """
-    kernel: dict[str, Any] = {"running": facts.kernel, "headers": None, "compiler": None}
+    kernel: dict[str, Any] = {
+        "running": facts.kernel or None,
+        "headers": None,
+        "compiler": None,
+    }
     if intent is None:
         return DriverPlan(kernel)
+    if not candidates.asked:
+        return _unresolved(request, facts, intent, compat, findings=findings)
     kernel["headers"] = _headers(facts, intent, candidates, findings)
     kernel["compiler"] = _compiler(facts, candidates, findings)
     release = _release(request, intent, candidates, findings, prefer)
     if release is None:
         return DriverPlan(kernel)
-    _check_gpus(release, intent, findings)
+    _check_gpus(release, intent, compat, findings)
     packages = [
         {"name": name, "version": candidates.releases(name)[release]}
         for name in intent.one_version
@@ -173,13 +230,65 @@ def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
         "packages": [*packages, *companions],
         "why": [*intent.why, _why_release(request, release, prefer)],
     }
-    return DriverPlan(kernel, driver, _fabric_lock(intent, candidates, release, facts))
+    return DriverPlan(kernel, driver, _fabric_lock(intent, candidates, release, facts), release)
+
+
+def _unresolved(
+    request: HostRequest,
+    facts: Facts,
+    intent: Intent,
+    compat: Compat,
+    *,
+    findings: Findings,
+) -> DriverPlan:
+    """The driver set without the versions that only package sources know."""
+    row = compat.branches.get(intent.branch, {})
+    asked = request.driver.version
+    # Rules look at the newest release that is known of the branch; where none is, at the branch.
+    release = asked or str(row.get("latest_seen") or intent.branch)
+    _check_gpus(release, intent, compat, findings)
+    names = [name for name in intent.one_version if name != intent.packages.fabric_package]
+    driver: dict[str, Any] = {
+        "branch": intent.branch,
+        "version": asked,
+        "modules": intent.modules,
+        "source": _source(request, facts),
+        "packages": [{"name": name, "version": None} for name in (*names, *intent.companions)],
+        "why": [*intent.why, "exact versions are found when the host's package sources are asked"],
+    }
+    fabric = None
+    if intent.fabric and intent.packages.fabric_package is not None:
+        fabric = {
+            "package": intent.packages.fabric_package,
+            "version": None,
+            "service": f"{intent.packages.fabric_service}.service",
+            "switches": len(facts.switches),
+        }
+    installed = {"version": facts.headers_version} if facts.headers_installed else {}
+    kernel: dict[str, Any] = {
+        "running": facts.kernel or None,
+        "headers": {"package": intent.headers, "version": None, **installed},
+        "compiler": {"package": _COMPILER, "version": facts.packages.get(_COMPILER)},
+    }
+    if not facts.kernel:
+        kernel["headers"] = {"package": "linux-headers", "version": None}
+    fields = [f"driver.packages.{row['name']}" for row in driver["packages"]]
+    fields += ["driver.version"] if asked is None else []
+    fields += ["fabric.version"] if fabric else []
+    fields += [f"kernel.{name}" for name in ("headers", "compiler") if not kernel[name]["version"]]
+    fields += [] if facts.kernel else ["kernel.running"]
+    return DriverPlan(kernel, driver, fabric, release, tuple(fields))
 
 
 def _foreign_platform(facts: Facts, findings: Findings) -> bool:
     """Whether the driver of this platform is none of ours."""
     fix = "set llmetal_driver.source to none: the driver that is there is used"
     found = False
+    if any(gpu.device_id == _SPARK for gpu in facts.gpus) and not facts.platform.get("dgx"):
+        findings.add("spark-dgx-os", fact=f"10de:{_SPARK}, without DGX OS", fix="install DGX OS")
+    if any(gpu.device_id == _THOR for gpu in facts.gpus):
+        findings.add("jetson-spark", fact=f"10de:{_THOR} (Jetson Thor)", fix=fix)
+        found = True
     for name, rule in (
         ("dgx", "platform-dgx"),
         ("wsl", "platform-wsl"),
@@ -214,6 +323,7 @@ def _branch(
             "branch-unknown",
             fact=f"branch {branch}",
             fix="take one of " + ", ".join(compat.branches),
+            relax={"driver": _preferred_branch(gpus, compat)[0]},
         )
     elif not row.supported:
         findings.add(
@@ -251,6 +361,7 @@ def _modules(
             "mixed-impossible",
             fact=f"{closed[0].name} and {opened[0].name}",
             fix="put them into different hosts",
+            relax={"gpus": [gpu.key for gpu in opened]},
         )
         return None
     if asked == "open" and closed:
@@ -298,7 +409,7 @@ def _packages(
             fix="take one of " + ", ".join(fitting),
         )
         return None
-    if packages.external and request.driver.mirror is None:
+    if packages.external and request.driver.mirror is None and not request.hypothetical:
         key = _key_of(system, source, compat)
         findings.add(
             "driver-source-unset",
@@ -352,7 +463,7 @@ def _fabric(
     if packages.nvlink5 is None:
         fix = "take llmetal_driver.source cuda_repo"
         findings.add("nvlink5-stack", fact=f"{seen}, source {packages.source}", fix=fix)
-    if not is_at_least(facts.kernel, _NVLINK5_KERNEL):
+    if facts.kernel and not is_at_least(facts.kernel, _NVLINK5_KERNEL):
         fix = f"boot Linux {_NVLINK5_KERNEL} or newer"
         findings.add("nvlink5-stack", fact=f"{seen}, Linux {facts.kernel}", fix=fix)
     return True, True
@@ -433,7 +544,7 @@ def _why_release(request: HostRequest, release: str, prefer: str | None) -> str:
     return f"release {release} is the newest of its branch that {request.driver.source} has whole"
 
 
-def _check_gpus(release: str, intent: Intent, findings: Findings) -> None:
+def _check_gpus(release: str, intent: Intent, compat: Compat, findings: Findings) -> None:
     """Whether every GPU is served by the release, compared per branch."""
     branch = branch_of(release)
     for gpu in intent.gpus:
@@ -442,16 +553,19 @@ def _check_gpus(release: str, intent: Intent, findings: Findings) -> None:
                 "branch-arch-floor",
                 fact=f"{gpu.name}, branch {branch}",
                 fix=f"take branch {gpu.max_branch}",
+                relax={"driver": gpu.max_branch},
             )
         elif gpu.min_driver and not is_at_least(release, gpu.min_driver):
             findings.add(
                 "gpu-min-driver" if gpu.min_driver_known else "gpu-min-driver-unverified",
                 fact=f"{gpu.name} needs {gpu.min_driver}, planned is {release}",
                 fix=f"take driver {gpu.min_driver} or newer",
+                relax={"driver": _preferred_branch(intent.gpus, compat)[0]},
             )
         elif intent.modules == "open" and (fix := _unlisted(gpu, release)):
             fact = f"{gpu.name} (10de:{gpu.device_id}), driver {release}"
-            findings.add("gpu-in-branch", fact=fact, fix=fix)
+            relax = {"driver": _preferred_branch(intent.gpus, compat)[0]}
+            findings.add("gpu-in-branch", fact=fact, fix=fix, relax=relax)
 
 
 def _unlisted(gpu: Gpu, release: str) -> str:
@@ -516,7 +630,7 @@ def _compiler(facts: Facts, candidates: Candidates, findings: Findings) -> dict[
 def _source(request: HostRequest, facts: Facts) -> dict[str, Any]:
     driver, mirror = request.driver, request.driver.mirror
     return {
-        "name": source_name(request, facts.os_key),
+        "name": source_name(driver.source, facts.os_key),
         "type": driver.source,
         "uri": mirror.uri if mirror else None,
         "suite": mirror.suite if mirror else None,

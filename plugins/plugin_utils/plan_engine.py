@@ -8,10 +8,20 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.plugin_utils import engine_options, requirements
-from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_option_table
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    plan_instance,
+    requirements,
+)
+from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_interpreters
+from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_context import (
+    Context,
+    at_home,
+    replacement,
+    size,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_driver import known_gpus
 from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import (
+    branch_of,
     is_at_least,
     numbers,
 )
@@ -19,29 +29,20 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ansible_collections.llmetal.inference.plugins.plugin_utils.candidates import (
-        Candidates,
-        Snapshot,
-    )
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.candidates import Candidates
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat, Release
-    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import (
-        Facts,
-        Interpreter,
-    )
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts
     from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Findings
-    from ansible_collections.llmetal.inference.plugins.plugin_utils.request import (
-        HostRequest,
-        InstanceRequest,
-    )
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
-_GIB = 1 << 30
-_START_TIMEOUT = 600
-_REQUESTS_AT_ONCE = 8
-_BYTES_PER_ELEMENT = 2
-_PARALLEL = frozenset({"tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"})
+_GB = 10**9
+_LATE_TARGETS = frozenset({"10.3", "11.0", "12.1"})
+"""Compute capabilities that compilers learnt late (cuda-007)."""
+_BYTES_OF_SERVER, _BYTES_OF_WORKER = 1_510_000_000, 1_930_000_000
+"""Of vLLM's API server with its engine core, and of a worker without its weights (engine_run)."""
 _CPU_FLAGS = frozenset({"avx2", "avx512f"})
-_AMX = "amx_tile"
-_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"))
+_BYTES_PER_COMPILER = 4 << 30
+"""What one CUDA compiler may take: an assumption, which llmetal_build.max_jobs overrules."""
 
 
 @dataclass
@@ -52,20 +53,7 @@ class EnginePlan:
     engines: list[dict[str, Any]] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=list)
     instances: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Host:
-    """What all decisions here look at."""
-
-    request: HostRequest
-    facts: Facts
-    candidates: Candidates
-    compat: Compat
-    findings: Findings
-    paths: Mapping[str, str]
-    user: str
-    driver: str | None
+    unresolved: list[str] = field(default_factory=list)
 
 
 def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
@@ -91,42 +79,53 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
         user: whom the instances run as.
         driver: the release of the NVIDIA driver that will be there; None for none.
     """
-    host = _Host(request, facts, candidates, compat, findings, paths, user, driver)
+    host = Context(request, facts, candidates, compat, findings, paths, user, driver)
     plan = EnginePlan()
     release = _release(host)
     if release is None:
         return plan
-    interpreter = _interpreter(host, release)
+    interpreter, why = _interpreter(host, release)
     if interpreter is not None:
-        plan.python = _python(host, release, interpreter)
-        plan.engines = [_engine(release, interpreter, facts.arch)]
+        plan.python = {**_python(host, release, interpreter), "why": why}
+    plan.engines = [_engine(host, release, interpreter)]
     _check_hardware(host, release)
-    plan.models = _models(host)
-    plan.instances = [_instance(host, release, one) for one in request.instances]
+    plan.models, plan.unresolved = plan_instance.models(host)
+    plan.instances = [plan_instance.plan(host, release, one) for one in request.instances]
     _check_shared_gpus(host, plan.instances)
-    _check_room(host, plan)
+    _check_room(host, release, plan)
     return plan
 
 
-def _release(host: _Host) -> Release | None:
+def not_yet(what: str, request: HostRequest, findings: Findings, *, fix: str) -> None:
+    """Say that this release has no role for something: a refusal where it would be installed."""
+    rule = "plan-only" if request.only_looks else "not-yet"
+    findings.add(rule, fact=what, fix=fix)
+
+
+def _release(host: Context) -> Release | None:
     """The engine release of all instances; None where there are none, or none that fits."""
     found: dict[tuple[str, str], Release] = {}
     for one in host.request.instances:
-        if not host.compat.releases(one.engine):
-            fix = "set its engine to vllm"
-            fact = f"instance {one.name} asks for {one.engine}"
-            host.findings.add("engine-not-yet", fact=fact, fix=fix)
-            continue
         release = host.compat.release(one.engine, one.device, one.engine_version)
         if release is None:
             there = [r for r in host.compat.releases(one.engine) if r.device == one.device]
+            versions = " or ".join(r.version for r in there)
+            fix = f"take {versions}" if there else "set its engine to vllm"
             host.findings.add(
                 "engine-release",
-                fact=f"instance {one.name} asks for {one.engine} {one.engine_version} on "
+                fact=f"instance {one.name} asks for {one.engine} {one.engine_version or ''} on "
                 f"{one.device}",
-                fix="take " + " or ".join(r.version for r in there),
+                fix=fix,
+                relax={"engine_version": None} if there else {"engine": "vllm"},
             )
             continue
+        if not release.installable:
+            not_yet(
+                f"instance {one.name} asks for {one.engine}",
+                host.request,
+                host.findings,
+                fix="set its engine to vllm",
+            )
         found[release.engine, release.version] = release
     if len(found) > 1:
         host.findings.add(
@@ -137,57 +136,118 @@ def _release(host: _Host) -> Release | None:
     return next(iter(found.values()), None)
 
 
-def _interpreter(host: _Host, release: Release) -> Interpreter | None:
-    """The Python for the engine: of those that fit, the system's own, and of these the newest."""
-    fitting = [
-        one
-        for one in host.facts.interpreters
-        if is_at_least(one.version, release.python_from)
-        and not is_at_least(one.version, release.python_below)
-    ]
-    if not fitting:
-        seen = ", ".join(f"{one.path} {one.version}" for one in host.facts.interpreters)
+def _interpreter(host: Context, release: Release) -> tuple[dict[str, Any] | None, list[str]]:
+    """The Python for the engine as the lock has it, and why that one.
+
+    Of those that fit, the system's own, and of these the newest; where none does, or the inventory
+    asks for it, that of a Miniconda installer.
+    """
+    wanted = host.request.python.source
+    fitting = [one for one in host.facts.interpreters if _fits(one.version, release)]
+    if fitting and wanted != "miniconda":
+        best = max(
+            fitting,
+            key=lambda one: (one.path.startswith("/usr/bin/"), numbers(one.version), one.path),
+        )
+        why = f"{best.path} is the host's own, and {release.package} takes it"
+        return {"version": best.version, "path": best.path, "source": "system"}, [why]
+    seen = ", ".join(f"{one.path} {one.version}" for one in host.facts.interpreters)
+    fact = (
+        f"found {seen or 'no Python'}; {release.package} {release.version} needs "
+        f"{release.python_from} or newer, below {release.python_below}"
+    )
+    if wanted == "system" or not (installer := _installer(host, release)):
         host.findings.add(
             "python-version",
-            fact=f"found {seen or 'no Python'}; {release.package} {release.version} needs "
-            f"{release.python_from} or newer, below {release.python_below}",
+            fact=fact,
             fix=f"install python{release.python_from} with its venv package on the host (Debian 12 "
             "and Ubuntu 24.04 have a new enough one)",
+            relax={"os": "ubuntu2404"},
         )
-        return None
-    return max(
-        fitting, key=lambda one: (one.path.startswith("/usr/bin/"), numbers(one.version), one.path)
+        return None, []
+    if host.request.only_looks:
+        not_yet(
+            f"{installer['file']}, since the system's Python does not fit: {fact}",
+            host.request,
+            host.findings,
+            fix=f"nothing for a plan; for a site run install python{release.python_from} or newer",
+        )
+    else:
+        host.findings.add(
+            "python-version",
+            fact=fact,
+            fix=f"install python{release.python_from} with its venv package on the host (this "
+            f"release plans {installer['file']}, and does not install it yet)",
+        )
+    return {
+        "version": installer["python"],
+        "path": None,
+        "source": "miniconda",
+        "installer": {"file": installer["file"], "sha256": installer["sha256"]},
+    }, [fact, f"{installer['file']} brings it; none of its channels is used"]
+
+
+def _fits(version: str, release: Release) -> bool:
+    return is_at_least(version, release.python_from) and not is_at_least(
+        version, release.python_below
     )
 
 
-def _python(host: _Host, release: Release, interpreter: Interpreter) -> dict[str, Any]:
-    python, machine = interpreter.version, host.facts.arch
-    source = {"version": python, "path": interpreter.path, "source": "system"}
+def _installer(host: Context, release: Release) -> dict[str, str] | None:
+    """The installer whose interpreter the engine can use: the one asked for, or the newest."""
+    data = load_interpreters()
+    asked = host.request.python
+    rows = [row for row in data["installers"] if row["arch"] == host.facts.arch]
+    fitting = [row for row in rows if _fits(f"{row['python']}.0", release)]
+    usual = [row for row in fitting if row["python"] == data["preferred"]]
+    chosen = max(usual or fitting, key=_newest, default=None)
+    if asked.installer is not None:
+        chosen = next((row for row in fitting if row["file"] == asked.installer), None)
+        if chosen is None:
+            names = ", ".join(row["file"] for row in sorted(fitting, key=_newest))
+            host.findings.add(
+                "interpreter-unknown", fact=asked.installer, fix=f"take one of {names}"
+            )
+            return None
+    if chosen and asked.sha256 not in {None, chosen["sha256"]}:
+        owner = [row["file"] for row in data["all"] if row["sha256"] == asked.sha256]
+        whose = f", which is that of {owner[0]}" if owner else ""
+        host.findings.add(
+            "interpreter-sha256",
+            fact=f"{chosen['file']} with sha256 {asked.sha256}{whose}",
+            fix=f"take {chosen['sha256']}, or leave it out",
+        )
+    return chosen
+
+
+def _newest(row: Mapping[str, str]) -> tuple[tuple[int, ...], str]:
+    return numbers(row["python"]), row["file"]
+
+
+def _python(host: Context, release: Release, interpreter: Mapping[str, Any]) -> dict[str, Any]:
+    version, machine = str(interpreter["version"]), host.facts.arch
     environment: dict[str, Any] = {
         "name": release.environment,
-        "python": source,
-        "requirements": [
-            one.as_lock() for one in requirements.for_python(release.requirements, python, machine)
-        ],
+        "python": interpreter,
+        "requirements": requirements.as_lock(release.requirements, version, machine),
         "aliases": [dict(alias) for alias in release.aliases],
         "imports": list(release.imports),
     }
     if release.size_bytes is not None:
         environment["size_bytes"] = release.size_bytes
     environments = [environment]
-    if _manager(host) == "supervisor":
+    if plan_instance.manager(host.request, host.facts) == "supervisor":
         row = host.compat.supervisor
-        needs = requirements.for_python(row["requirements"], python, machine)
         environments.append(
             {
                 "name": row["environment"],
-                "python": source,
-                "requirements": [one.as_lock() for one in needs],
+                "python": interpreter,
+                "requirements": requirements.as_lock(row["requirements"], version, machine),
                 "aliases": [],
                 "imports": list(row["imports"]),
             }
         )
-    uv = requirements.for_python(host.compat.uv_requirements, python, machine)[0]
+    uv = requirements.for_python(host.compat.uv_requirements, version, machine)[0]
     cache = host.request.wheel_cache
     return {
         "provider": "uv",
@@ -198,27 +258,142 @@ def _python(host: _Host, release: Release, interpreter: Interpreter) -> dict[str
     }
 
 
-def at_home(path: str, home: str) -> str:
-    """A path with the user's home in place of a leading ~, and no slash at its end."""
-    whole = home + path[1:] if path.startswith("~/") else path
-    return whole.rstrip("/") or "/"
-
-
-def _engine(release: Release, interpreter: Interpreter, machine: str) -> dict[str, Any]:
-    needs = requirements.for_python(release.requirements, interpreter.version, machine)
+def _engine(
+    host: Context, release: Release, interpreter: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    torch = None
+    if interpreter is not None:
+        version = str(interpreter["version"])
+        needs = requirements.for_python(release.requirements, version, host.facts.arch)
+        torch = requirements.version_of(needs, "torch")
+    cuda = None if release.cuda_major is None else str(release.cuda_major)
     return {
         "name": release.engine,
         "version": release.version,
         "device": release.device,
         "package": release.package,
         "environment": release.environment,
-        "torch": requirements.version_of(needs, "torch"),
+        "torch": torch,
+        "cuda": cuda,
+        "runtime": host.request.runtime,
+        "build": _build(host, release),
+        "why": _why_engine(host, release, torch, cuda),
     }
 
 
-def _check_hardware(host: _Host, release: Release) -> None:
+def _why_engine(host: Context, release: Release, torch: str | None, cuda: str | None) -> list[str]:
+    asked = any(one.engine_version == release.version for one in host.request.instances)
+    kind = "asked for" if asked else f"this release's choice on {release.device}"
+    why = [f"{release.engine} {release.version} is {kind}"]
+    if torch is not None:
+        flavour = f", built for CUDA {cuda}" if cuda else ""
+        why.append(f"{release.package} {release.version} is pinned to torch {torch}{flavour}")
+    if host.request.runtime == "native":
+        why.append("native: a Python that fits is there or can be had, so no container is needed")
+    return why
+
+
+def _build(host: Context, release: Release) -> dict[str, Any]:
+    """Wheel or source, and with which settings something would be compiled."""
+    request, findings = host.request.build, host.findings
+    gpus = known_gpus(host.facts, host.compat) if release.device == "gpu" else ()
+    floor = release.min_compute or "0"  # GPUs below it are refused for that
+    lacking = [
+        gpu
+        for gpu in gpus
+        if is_at_least(gpu.compute, floor) and not has_kernels(release, gpu.compute)
+    ]
+    origin = "wheel" if request.origin == "auto" else request.origin
+    if lacking and origin == "wheel":
+        other = _with_kernels(release, host)
+        findings.add(
+            "no-kernel-image",
+            fact=f"{lacking[0].name} has compute capability {lacking[0].compute}; the wheel of "
+            f"{release.package} {release.version} has kernels for "
+            f"{', '.join(release.device_code)}",
+            fix=f"use {other.model if other else 'another GPU'}, or set llmetal_build.from to "
+            "source",
+            relax={"gpus": [other.key] * len(host.facts.gpus)} if other else {},
+        )
+    if late := [gpu for gpu in gpus if gpu.compute in _LATE_TARGETS]:
+        findings.add(
+            "ptxas-too-old",
+            fact=f"{late[0].name} is sm_{late[0].compute.replace('.', '')}",
+            fix="see that `ptxas --help` of the environment's Triton lists it; else install CUDA "
+            "13 and set TRITON_PTXAS_PATH to its ptxas",
+        )
+    if origin == "source":
+        not_yet("an engine built from source", host.request, findings, fix="take the wheel")
+    jobs = request.max_jobs or _jobs(host.facts, request.nvcc_threads)
+    if jobs is not None and jobs < request.nvcc_threads:
+        findings.add(
+            "max-jobs",
+            fact=f"MAX_JOBS {jobs}, NVCC_THREADS {request.nvcc_threads}: one job at a time",
+            fix="set llmetal_build.nvcc_threads to 1",
+        )
+    capabilities = sorted({gpu.compute for gpu in gpus}, key=numbers)
+    return {
+        "from": origin,
+        "arch_list": ";".join(capabilities) or None,
+        "max_jobs": jobs,
+        "nvcc_threads": request.nvcc_threads,
+    }
+
+
+def has_kernels(release: Release, compute: str) -> bool:
+    """Whether the wheel's device code runs on a GPU.
+
+    Code for sm_XY runs on every GPU of the same major with that minor or a later one; code for an
+    architecture's own features (sm_90a) on just that one; PTX on every later one.
+    """
+    mine = numbers(compute)
+    for code in release.device_code:
+        theirs = _capability(code)
+        if code.endswith("a"):
+            if theirs == mine:
+                return True
+        elif theirs[0] == mine[0] and theirs[1] <= mine[1]:
+            return True
+    return any(_capability(code) <= mine for code in release.ptx)
+
+
+def _capability(code: str) -> tuple[int, int]:
+    digits = code.rstrip("af")
+    return int(digits[:-1]), int(digits[-1])
+
+
+@dataclass(frozen=True)
+class _OtherGpu:
+    """A GPU that one could take instead."""
+
+    key: str
+    model: str
+
+
+def _with_kernels(release: Release, host: Context) -> _OtherGpu | None:
+    """The GPU most like the host's that the release has kernels for."""
+    key = replacement(
+        host,
+        lambda row: (
+            has_kernels(release, str(row["cc"]))
+            and is_at_least(str(row["cc"]), release.min_compute or "0")
+        ),
+    )
+    return None if key is None else _OtherGpu(key, str(host.compat.gpus[key]["model"]))
+
+
+def _jobs(facts: Facts, threads: int) -> int | None:
+    """How many compilers fit into processors and memory; None where either is not known."""
+    if not facts.cpus or not facts.memory_bytes:
+        return None
+    by_memory = facts.memory_bytes // (_BYTES_PER_COMPILER * threads)
+    return max(1, min(facts.cpus, by_memory))
+
+
+def _check_hardware(host: Context, release: Release) -> None:
     """Whether the engine can compute on what the host has."""
     facts, findings = host.facts, host.findings
+    _check_glibc(host, release)
     wanted = f"{release.engine} {release.version} on {release.device}"
     if release.device == "cpu":
         if not facts.cpu_flags & _CPU_FLAGS:
@@ -232,176 +407,68 @@ def _check_hardware(host: _Host, release: Release) -> None:
             fix="set the instance's device to cpu, or move it to a host with a GPU",
         )
         return
+    _check_driver(host, release)
+    gpus = known_gpus(facts, host.compat)
+    late = [
+        g for g in gpus if release.min_compute and not is_at_least(g.compute, release.min_compute)
+    ]
+    if late:
+        key = replacement(host, lambda row: is_at_least(str(row["cc"]), str(release.min_compute)))
+        other = host.compat.gpus[key]["model"] if key else "a newer GPU"
+        findings.add(
+            "cc-floor",
+            fact=f"{late[0].name} has compute capability {late[0].compute}, needed is "
+            f"{release.min_compute}",
+            fix=f"use a newer GPU, such as {other}, or an engine built for CUDA 12",
+            relax={"gpus": [key] * len(facts.gpus)} if key else {},
+        )
+
+
+def _check_glibc(host: Context, release: Release) -> None:
+    """Whether the system's C library is new enough for the wheels."""
+    has = host.compat.systems.get(host.facts.os_key, {}).get("glibc")
+    if has is None or release.min_glibc is None or is_at_least(str(has), release.min_glibc):
+        return
+    host.findings.add(
+        "glibc-floor",
+        fact=f"{host.facts.os_pretty} has glibc {has}, the wheels of {release.package} "
+        f"{release.version} need {release.min_glibc}",
+        fix="upgrade to Ubuntu 24.04 or Debian 13",
+        relax={"os": "ubuntu2404"},
+    )
+
+
+def _check_driver(host: Context, release: Release) -> None:
+    """Whether the driver that will be there serves the CUDA that the engine is built for."""
+    request, findings = host.request, host.findings
     if host.driver is None:
-        if host.request.driver.source == "none":
+        if request.driver.source == "none":
             findings.add(
                 "driver-missing",
                 fact="llmetal_driver.source is none, and no driver is loaded",
                 fix="set llmetal_driver.source, or install a driver",
             )
-    elif release.min_driver and not is_at_least(host.driver, release.min_driver):
+        return
+    if not release.min_driver or is_at_least(host.driver, release.min_driver):
+        return
+    built = f"{release.package} {release.version} is built for CUDA {release.cuda_major}"
+    if request.driver.source == "debian":
         findings.add(
-            "cuda-driver-hard",
-            fact=f"driver {host.driver}; {release.package} {release.version} is built for CUDA "
-            f"{release.cuda_major}",
-            fix=f"take driver branch {release.min_driver} or newer",
+            "deb-archive-cuda13",
+            fact=f"driver {host.driver} of the Debian archive; {built}",
+            fix="set llmetal_driver.source to cuda_repo",
+            relax={"driver": None},
         )
-    for gpu in known_gpus(facts, host.compat):
-        if release.min_compute and not is_at_least(gpu.compute, release.min_compute):
-            findings.add(
-                "cc-floor",
-                fact=f"{gpu.name} has compute capability {gpu.compute}, needed is "
-                f"{release.min_compute}",
-                fix="use a newer GPU, or an engine built for CUDA 12",
-            )
-
-
-def _models(host: _Host) -> list[dict[str, Any]]:
-    rows = []
-    for model in host.request.used_models:
-        seen = host.candidates.models.get(model.name)
-        if seen is None or seen.error or not seen.files:
-            why = seen.error if seen and seen.error else "the folder holds no file"
-            host.findings.add(
-                "model-unread",
-                fact=f"model {model.name} at {model.path}: {why}",
-                fix="put the model's files there, or set source.path in llmetal_models",
-            )
-            continue
-        rows.append(
-            {
-                "name": model.name,
-                "revision": seen.revision,
-                "source": {"type": model.source_type, "path": at_home(model.path, host.facts.home)},
-                "files": [dict(row) for row in seen.files],
-                "architectures": list(seen.architectures),
-            }
-        )
-    return rows
-
-
-def _instance(host: _Host, release: Release, one: InstanceRequest) -> dict[str, Any]:
-    seen = host.candidates.models.get(one.model)
-    gpus = _gpus(host, one)
-    kv_gib = _kv_gib(one, seen)
-    return {
-        "name": one.name,
-        "engine": one.engine,
-        "device": one.device,
-        "model": one.model,
-        "environment": release.environment,
-        "gpus": gpus,
-        "host": one.host,
-        "port": one.port,
-        "context": one.context,
-        "argv": _argv(host, release, one, gpus),
-        "env": _env(one, gpus, kv_gib),
-        "start_timeout": _START_TIMEOUT,
-        "memory_bytes": _memory(host, release, seen, kv_gib),
-        "user": host.user,
-        "manager": _manager(host),
-    }
-
-
-def _manager(host: _Host) -> str:
-    """What runs the instances: systemd, the user's or the system's, else a supervisor."""
-    needed = "systemd" if host.request.scope == "system" else "systemd_user"
-    return "systemd" if host.facts.platform.get(needed) else "supervisor"
-
-
-def _gpus(host: _Host, one: InstanceRequest) -> list[int]:
-    """The GPUs of an instance: those asked for, or all."""
-    if one.device != "gpu":
-        return []
-    count = len(host.facts.gpus)
-    if one.gpus is None:
-        return list(range(count))
-    beyond = [index for index in one.gpus if index >= count]
-    if beyond and count:
-        host.findings.add(
-            "gpu-index",
-            fact=f"instance {one.name} asks for GPU {', '.join(map(str, beyond))}, the host has "
-            f"{count}",
-            fix=f"take indexes from 0 to {count - 1}",
-        )
-    return list(one.gpus)
-
-
-def _argv(host: _Host, release: Release, one: InstanceRequest, gpus: list[int]) -> list[str]:
-    snapshot = host.candidates.models.get(one.model)
-    revision = snapshot.revision if snapshot else ""
-    argv = [
-        "serve",
-        f"{host.paths['store']}/{one.model}/{revision}",
-        "--served-model-name",
-        one.model,
-        "--host",
-        one.host,
-        "--port",
-        str(one.port),
-    ]
-    if one.context is not None:
-        argv += ["--max-model-len", str(one.context)]
-    if len(gpus) > 1 and not _PARALLEL & one.options.keys():
-        argv += ["--tensor-parallel-size", str(len(gpus))]
-    if one.device == "cpu" and "enforce-eager" not in one.options:
-        argv.append("--enforce-eager")
-    options = {**_needed_options(host, release, one), **one.options}
-    more, issues = engine_options.arguments(load_option_table(release.options), options)
-    for issue in issues:
-        host.findings.add(issue.rule, fact=f"instance {one.name}: {issue.fact}", fix=issue.fix)
-    return argv + more
-
-
-def _needed_options(host: _Host, release: Release, one: InstanceRequest) -> dict[str, str]:
-    """The options without which a release is wrong on this host, unless the inventory has them."""
-    if not release.amx_dtype or _AMX not in host.facts.cpu_flags:
-        return {}
-    if one.options.get("dtype", release.amx_dtype) == release.amx_dtype:
-        return {"dtype": release.amx_dtype}
-    host.findings.add(
-        "engine-amx",
-        fact=f"instance {one.name} asks for dtype {one.options['dtype']}, the processor has AMX",
-        fix=f"leave dtype out: {release.amx_dtype} is taken",
+        return
+    findings.add(
+        "cuda-driver-hard",
+        fact=f"driver {host.driver}; {built}",
+        fix=f"take driver branch {release.min_driver} or newer",
+        relax={"driver": branch_of(release.min_driver)},
     )
-    return {}
 
 
-def _env(one: InstanceRequest, gpus: list[int], kv_gib: int) -> dict[str, str]:
-    """What is particular to an instance; what every one has, the role adds."""
-    if one.device == "cpu":
-        return {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)}
-    return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
-    }
-
-
-def _kv_gib(one: InstanceRequest, seen: Snapshot | None) -> int:
-    """GiB of key-value cache for a CPU instance: some requests of full length, at least one GiB."""
-    config = seen.config if seen else {}
-    heads = _count(config, "num_attention_heads")
-    per_head = _count(config, "head_dim") or (_count(config, "hidden_size") // max(heads, 1))
-    kv_heads = _count(config, "num_key_value_heads") or heads
-    per_token = 2 * _count(config, "num_hidden_layers") * kv_heads * per_head * _BYTES_PER_ELEMENT
-    context = one.context or _count(config, "max_position_embeddings")
-    return max(1, math.ceil(_REQUESTS_AT_ONCE * context * per_token / _GIB))
-
-
-def _count(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _memory(host: _Host, release: Release, seen: Snapshot | None, kv_gib: int) -> int | None:
-    """Main memory of an instance, where the engine was measured."""
-    if release.base_memory_bytes is None or seen is None:
-        return None
-    wide = 2 if release.amx_dtype and _AMX in host.facts.cpu_flags else 1
-    return release.base_memory_bytes + wide * seen.size + kv_gib * _GIB
-
-
-def _check_shared_gpus(host: _Host, instances: list[dict[str, Any]]) -> None:
+def _check_shared_gpus(host: Context, instances: list[dict[str, Any]]) -> None:
     users: dict[int, str] = {}
     for row in instances:
         for gpu in row["gpus"]:
@@ -415,7 +482,7 @@ def _check_shared_gpus(host: _Host, instances: list[dict[str, Any]]) -> None:
                 return
 
 
-def _check_room(host: _Host, plan: EnginePlan) -> None:
+def _check_room(host: Context, release: Release, plan: EnginePlan) -> None:
     """Whether disks and memory hold what is planned; what a receipt names is there already."""
     facts = host.facts
     new: dict[str, int] = {}
@@ -423,7 +490,9 @@ def _check_room(host: _Host, plan: EnginePlan) -> None:
         sizes = [row.get("size_bytes", 0) for row in plan.python["environments"]]
         new[host.paths["environments"]] = sum(sizes)
     if "model" not in facts.receipts:
-        new[host.paths["store"]] = sum(one["size"] for row in plan.models for one in row["files"])
+        new[host.paths["store"]] = sum(
+            plan_instance.model_bytes(host, model.name) for model in host.request.used_models
+        )
     disks: dict[int, list[str]] = {}
     for path in new:
         free = facts.free_at(path)
@@ -434,21 +503,34 @@ def _check_room(host: _Host, plan: EnginePlan) -> None:
         if needed > free:
             host.findings.add(
                 "disk-room",
-                fact=f"{' and '.join(paths)} need {_size(needed)}, free are {_size(free)}",
-                fix="free some room, or set llmetal_root to a larger disk",
+                fact=f"{' and '.join(paths)} need {size(needed)}, free are {size(free)}",
+                fix=f"free {size(needed - free)} more, or set llmetal_root to a larger disk",
+                relax={"disk_gb": math.ceil(needed / _GB)},
             )
-    memory = sum(row["memory_bytes"] or 0 for row in plan.instances)
-    if memory > facts.memory_bytes:
+    _check_memory(host, release, plan)
+
+
+def _check_memory(host: Context, release: Release, plan: EnginePlan) -> None:
+    """Whether the main memory holds the engines; unknown is not zero."""
+    has = host.facts.memory_bytes
+    if not has:
+        return
+    needed = sum(row["memory_bytes"] or 0 for row in plan.instances)
+    offload = sum(plan_instance.offload_bytes(host, one) for one in host.request.instances)
+    if needed + offload > has:
         host.findings.add(
             "memory-room",
-            fact=f"the instances need about {_size(memory)}, the host has "
-            f"{_size(facts.memory_bytes)}",
+            fact=f"the instances need about {size(needed + offload)}, the host has {size(has)}",
             fix="serve fewer or smaller models, or a shorter context",
+            relax={"ram_gb": math.ceil((needed + offload) / _GB)},
         )
-
-
-def _size(count: int) -> str:
-    for unit, name in _SIZES:
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
+    workers = sum(len(row["gpus"]) for row in plan.instances if row["device"] == "gpu")
+    estimate = len(plan.instances) * _BYTES_OF_SERVER + workers * _BYTES_OF_WORKER
+    if workers and estimate + offload > has:
+        host.findings.add(
+            "memory-thin",
+            fact=f"{workers} workers of {release.engine} and their servers take about "
+            f"{size(estimate)}, the host has {size(has)}",
+            fix="give the host more memory",
+            relax={"ram_gb": math.ceil((estimate + offload) / _GB)},
+        )

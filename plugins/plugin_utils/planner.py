@@ -8,7 +8,7 @@ finding (data/rules); one refusal is enough for no lock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
@@ -21,10 +21,15 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     lock as lock_,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    lock_diff,
+    plan_checks,
+    plan_context,
     plan_driver,
     plan_engine,
+    plan_toolkit,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding, Findings
+from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import upstream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
 _ARCHITECTURES = ("x86_64",)
+_SHOWN = 5
 _SERVICE_USER = "llmetal"
 _SYSTEM_PATHS = {
     "store": "/var/lib/llmetal/models",
@@ -42,6 +48,8 @@ _SYSTEM_PATHS = {
     "run": "/run/llmetal",
     "log": "/var/log/llmetal",
 }
+_FABRIC_MANAGER = "nvidia-fabricmanager"
+_UNRESOLVED = "found when package sources and model folders are asked"
 _USER_PATHS = {"store": "models", "cache": "cache", "config": "config", "run": "run", "log": "log"}
 
 
@@ -55,6 +63,8 @@ class Plan:
     warnings: tuple[Finding, ...] = ()
     from_file: bool = False
     """Whether the lock is the one that was there."""
+    changes: tuple[lock_diff.Change, ...] = ()
+    """What a lock made afresh would change of the one that was there."""
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `llmetal plan --format json` prints it."""
@@ -63,6 +73,7 @@ class Plan:
             "lock": self.lock,
             "refusals": [_bare(finding) for finding in self.refusals],
             "warnings": [_bare(finding) for finding in self.warnings],
+            "changes": [change.as_dict() for change in self.changes],
         }
 
 
@@ -76,6 +87,8 @@ class Question:
     """Names and folders of models to read."""
     cache: str = ""
     """The host's cache folder."""
+    source: str = ""
+    """The name of the driver's package source."""
 
 
 def question(request: HostRequest, raw_facts: object, compat: Compat) -> Question:
@@ -84,17 +97,23 @@ def question(request: HostRequest, raw_facts: object, compat: Compat) -> Questio
     facts = _facts(raw_facts, findings)
     if facts is None:
         return Question()
-    intent = plan_driver.intend(request, facts, compat, findings)
+    settled, _why = plan_driver.settle(request, facts, compat)
+    intent = plan_driver.intend(settled, facts, compat, findings)
     paths = paths_of(request, facts)
     models = tuple(
-        (model.name, plan_engine.at_home(model.path, facts.home)) for model in request.used_models
+        (model.name, plan_context.at_home(model.path, facts.home)) for model in request.used_models
     )
-    return Question(intent.questions if intent else (), models, paths["cache"])
+    return Question(
+        packages=intent.questions if intent else (),
+        models=models,
+        cache=paths["cache"],
+        source=plan_driver.source_name(settled.driver.source, facts.os_key),
+    )
 
 
 def paths_of(request: HostRequest, facts: Facts) -> dict[str, str]:
     """Where things lie on a host."""
-    root = plan_engine.at_home(request.root, facts.home)
+    root = plan_context.at_home(request.root, facts.home)
     rest = (
         _SYSTEM_PATHS
         if request.scope == "system"
@@ -124,17 +143,46 @@ def plan_host(
     facts = _facts(raw_facts, findings)
     if facts is None:
         return _ended(request, None, findings)
-    if existing is not None and request.plan_lock == "use":
+    if existing is not None and request.plan_lock in {"use", "compare"}:
         if existing["host"]["request_sha256"] == request.sha256:
             _check_lock(existing, request, facts, findings)
-            return _ended(request, existing, findings, from_file=True)
+            kept = _ended(request, existing, findings, from_file=True)
+            return _compared(kept, request, facts, raw_candidates, compat)
         findings.add(
             "lock-renewed",
             fact="the inventory changed since the lock was made",
             fix="nothing to do: versions stay as they were where they still fit",
         )
     lock = _plan(request, facts, raw_candidates, findings, existing)
-    return _ended(request, lock, findings)
+    if not request.only_looks:
+        _check_whole(lock, findings)
+    ended = _ended(request, lock, findings)
+    if existing is None or ended.lock is None:
+        return ended
+    return replace(ended, changes=lock_diff.changes(existing, ended.lock))
+
+
+def _compared(
+    kept: Plan,
+    request: HostRequest,
+    facts: Facts,
+    raw_candidates: Mapping[str, Any] | None,
+    compat: Compat,
+) -> Plan:
+    """The plan that keeps a lock, with what a fresh one would change where that is asked."""
+    if request.plan_lock != "compare" or kept.lock is None:
+        return kept
+    findings = Findings(request.name, compat)
+    fresh = _plan(request, facts, raw_candidates, findings, None)
+    if findings.refusals:
+        first = findings.refusals[0]
+        findings.add(
+            "lock-not-again",
+            fact=f"{first.fact} [{first.rule}]",
+            fix=f"keep the lock, or: {first.fix}",
+        )
+        return replace(kept, warnings=(*kept.warnings, findings.warnings[-1]))
+    return replace(kept, changes=lock_diff.changes(kept.lock, fresh))
 
 
 def needs_no_answers(request: HostRequest, existing: lock_.Lock | None) -> bool:
@@ -171,7 +219,7 @@ def _ended(
 
 
 def _plan(
-    request: HostRequest,
+    asked: HostRequest,
     facts: Facts,
     raw_candidates: Mapping[str, Any] | None,
     findings: Findings,
@@ -181,12 +229,29 @@ def _plan(
     _check_host(facts, findings)
     found = candidates_.parse(raw_candidates)
     before = (existing or {}).get("driver") or {}
+    request, why = plan_driver.settle(asked, facts, compat)
     intent = plan_driver.intend(request, facts, compat, findings)
     driver = plan_driver.decide(
-        request, facts, intent, found, findings=findings, prefer=before.get("version")
+        request,
+        facts,
+        intent,
+        found,
+        compat=compat,
+        findings=findings,
+        prefer=None if request.plan_lock == "upgrade" else before.get("version"),
     )
-    release = driver.driver["version"] if driver.driver else facts.driver_loaded
+    if driver.driver is not None:
+        driver.driver["why"].insert(0, why)
+    release = driver.release or facts.driver_loaded
     _check_fabric(facts, driver, findings)
+    toolkit = plan_toolkit.decide(
+        request,
+        facts,
+        plan_driver.known_gpus(facts, compat),
+        compat=compat,
+        findings=findings,
+        driver=release,
+    )
     paths = paths_of(request, facts)
     user = _SERVICE_USER if request.scope == "system" else facts.user
     engine = plan_engine.decide(
@@ -199,20 +264,105 @@ def _plan(
         user=user,
         driver=release,
     )
+    _check_not_yet(request, facts, toolkit, findings)
+    plan_checks.check(
+        _around(request, facts, paths, driver=driver, toolkit=toolkit, engine=engine), findings
+    )
+    unresolved = [*driver.unresolved, *engine.unresolved]
+    unresolved += [f"toolkit.packages.{row['name']}" for row in (toolkit or {}).get("packages", ())]
     return {
         "schema": lock_.SCHEMA,
-        "host": _host(request, facts, compat, paths, user),
+        "host": _host(asked, facts, compat, paths, user),
         "kernel": driver.kernel,
         "driver": driver.driver,
         "fabric": driver.fabric,
-        "toolkit": None,
+        "toolkit": toolkit,
         "container": None,
         "python": engine.python,
         "engines": engine.engines,
         "models": engine.models,
         "instances": engine.instances,
-        "unresolved": [],
+        "unresolved": [{"field": name, "why": _UNRESOLVED} for name in unresolved],
     }
+
+
+def _around(  # noqa: PLR0913 - all that a run does to a host
+    request: HostRequest,
+    facts: Facts,
+    paths: Mapping[str, str],
+    *,
+    driver: plan_driver.DriverPlan,
+    toolkit: Mapping[str, Any] | None,
+    engine: plan_engine.EnginePlan,
+) -> plan_checks.Context:
+    """What a run would do with the host, for the checks of what is there already."""
+    row, mirror = driver.driver or {}, request.driver.mirror
+    environments = {one["name"]: one for one in (engine.python or {}).get("environments", ())}
+    engines = []
+    for one in engine.engines:
+        environment: Mapping[str, Any] = environments.get(one["environment"], {})
+        needs = environment.get("requirements", ())
+        engines.append(
+            plan_checks.Engine(
+                name=one["name"],
+                version=one["version"],
+                device=one["device"],
+                cuda_major=int(one["cuda"]) if one["cuda"] else None,
+                environment=f"{paths['environments']}/{one['environment']}",
+                python=(environment.get("python") or {}).get("path"),
+                requirements=tuple(f"{need['name']}=={need['version']}" for need in needs),
+            )
+        )
+    return plan_checks.Context(
+        facts=facts,
+        scope=request.scope,
+        wants_driver=driver.driver is not None,
+        driver_source=request.driver.source,
+        driver_branch=row.get("branch"),
+        driver_release=driver.release,
+        driver_modules=row.get("modules"),
+        driver_packages={one["name"]: one["version"] for one in row.get("packages", ())},
+        source_uri=mirror.uri if mirror else None,
+        source_suite=mirror.suite if mirror else None,
+        source_fingerprint=mirror.fingerprint if mirror else None,
+        toolkit=toolkit["version"] if toolkit else None,
+        engines=engines,
+        instances=[_served(one) for one in engine.instances],
+        container=request.runtime == "container",
+        model_bytes=sum(file["size"] for one in engine.models for file in one["files"]),
+        paths=paths,
+    )
+
+
+def _served(row: Mapping[str, Any]) -> plan_checks.Instance:
+    layout = row["layout"] or {}
+    return plan_checks.Instance(
+        name=row["name"],
+        engine=row["engine"],
+        device=row["device"],
+        host=row["host"],
+        port=row["port"],
+        gpus=tuple(row["gpus"]),
+        tensor_parallel=layout.get("tensor"),
+        pipeline_parallel=layout.get("pipeline"),
+        start_timeout=row["start_timeout"],
+        manager=row["manager"],
+    )
+
+
+def _check_not_yet(
+    request: HostRequest, facts: Facts, toolkit: Mapping[str, Any] | None, findings: Findings
+) -> None:
+    """What this release can plan, and has no role for."""
+    wanted = {
+        "a CUDA toolkit": toolkit is not None,
+        "engines in containers": request.runtime == "container",
+    }
+    for what, is_wanted in wanted.items():
+        if is_wanted:
+            plan_engine.not_yet(what, request, findings, fix="leave it out")
+    if request.runtime == "container" and facts.os_key == "ubuntu2004":
+        findings.add("os-docker-focal", fact=facts.os_pretty, fix="upgrade to Ubuntu 22.04")
 
 
 def _host(
@@ -254,7 +404,13 @@ def _packages(request: HostRequest, compat: Compat) -> list[dict[str, str]]:
 def _check_host(facts: Facts, findings: Findings) -> None:
     if facts.arch not in _ARCHITECTURES:
         fix = "take the host out of the inventory"
-        findings.add("arch", fact=f"the host is of architecture {facts.arch}", fix=fix)
+        key = plan_context.nearest_gpu(facts, findings.compat, lambda _row: True)
+        findings.add(
+            "arch",
+            fact=f"the host is of architecture {facts.arch}",
+            fix=fix,
+            relax={"gpus": [key] * len(facts.gpus)},
+        )
     if findings.compat.system(facts.os_key) is None:
         known = ", ".join(findings.compat.systems)
         findings.add("os-unknown", fact=facts.os_pretty, fix=f"install one of {known}")
@@ -270,10 +426,20 @@ def _check_fabric(facts: Facts, driver: plan_driver.DriverPlan, findings: Findin
             fix="start nvidia-fabricmanager in the driver's version, or let llmetal install the "
             "driver set (llmetal_driver.source)",
         )
+    managers = {n: v for n, v in facts.packages.items() if n.startswith(_FABRIC_MANAGER)}
+    other = [n for n, v in managers.items() if upstream(v) != facts.driver_loaded]
+    if count and driver.driver is None and facts.driver_loaded and other:
+        findings.add(
+            "fm-version",
+            fact=f"{other[0]} {managers[other[0]]}, driver {facts.driver_loaded}",
+            fix="install it in the driver's version, or let llmetal install the driver set "
+            "(llmetal_driver.source)",
+        )
 
 
 def _check_lock(lock: lock_.Lock, request: HostRequest, facts: Facts, findings: Findings) -> None:
-    """Whether a lock that is there belongs to this host as it is now."""
+    """Whether a lock that is there is whole, and belongs to this host as it is now."""
+    _check_whole(lock, findings)
     again = "plan anew: remove the lock file, or run with -e llmetal_plan_lock=ignore"
     host = lock["host"]
     if host["name"] != request.name:
@@ -293,6 +459,16 @@ def _check_lock(lock: lock_.Lock, request: HostRequest, facts: Facts, findings: 
             "lock-kernel",
             fact=f"the lock is for Linux {running}, running is {facts.kernel}",
             fix=f"boot Linux {running}, or {again}",
+        )
+
+
+def _check_whole(lock: lock_.Lock, findings: Findings) -> None:
+    """Whether a lock has everything that a run installs."""
+    if lock["unresolved"]:
+        findings.add(
+            "lock-unresolved",
+            fact=", ".join(row["field"] for row in lock["unresolved"][:_SHOWN]),
+            fix="plan where the host can be reached: llmetal plan --upgrade --write",
         )
 
 

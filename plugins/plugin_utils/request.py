@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
-from ansible_collections.llmetal.inference.plugins.plugin_utils import argument_spec
 from ansible_collections.llmetal.inference.plugins.plugin_utils.canonical import sha256_of
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_data
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX = "llmetal_"
 
-_ABOUT_THE_RUN = frozenset({"lock_dir", "plan_lock", "resolve_ttl"})
+_ABOUT_THE_RUN = frozenset({"lock_dir", "plan_lock", "resolve_ttl", "hypothetical"})
 """What says how to go about it, and not what the host gets."""
 
 
@@ -45,6 +44,32 @@ class DriverRequest:
 
 
 @dataclass(frozen=True)
+class CudaRequest:
+    """Which CUDA toolkit."""
+
+    version: str | None = None
+    forward_compatibility: bool = False
+
+
+@dataclass(frozen=True)
+class PythonRequest:
+    """Which interpreter the engines get."""
+
+    source: str = "auto"
+    installer: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """How engines are installed."""
+
+    origin: str = "auto"
+    max_jobs: int | None = None
+    nvcc_threads: int = 1
+
+
+@dataclass(frozen=True)
 class ModelRequest:
     """A model and where it lies."""
 
@@ -66,6 +91,11 @@ class InstanceRequest:
     host: str = "127.0.0.1"
     port: int = 8000
     context: int | None = None
+    concurrency: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    expert_parallel: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,6 +108,10 @@ class HostRequest:
     scope: str = "system"
     root: str = "/opt/llmetal"
     driver: DriverRequest = field(default_factory=DriverRequest)
+    cuda: CudaRequest = field(default_factory=CudaRequest)
+    python: PythonRequest = field(default_factory=PythonRequest)
+    runtime: str = "native"
+    build: BuildRequest = field(default_factory=BuildRequest)
     models: tuple[ModelRequest, ...] = ()
     instances: tuple[InstanceRequest, ...] = ()
     index_url: str | None = None
@@ -85,6 +119,13 @@ class HostRequest:
     lock_dir: str | None = None
     plan_lock: str = "use"
     resolve_ttl: int = 3600
+    hypothetical: bool = False
+    """Whether this is about hardware that nobody has yet."""
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether nothing is going to be installed from the plan."""
+        return self.hypothetical or self.plan_lock in {"compare", "upgrade"}
 
     @property
     def sha256(self) -> str:
@@ -129,6 +170,10 @@ def from_variables(
     Raises:
         LlmetalError: a variable is not as it should be, or a key file cannot be read.
     """
+    from ansible_collections.llmetal.inference.plugins.plugin_utils import (  # noqa: PLC0415 - imports Ansible
+        argument_spec,
+    )
+
     options = site_options()
     mine = {k: v for k, v in variables.items() if k in options}
     good, issues = argument_spec.check(options, mine)
@@ -149,6 +194,10 @@ def from_variables(
         scope=gets["scope"],
         root=gets["root"],
         driver=_driver(gets["driver"], read_key) if serves else DriverRequest(),
+        cuda=CudaRequest(**gets["cuda"]) if serves else CudaRequest(),
+        python=PythonRequest(**gets["python"]) if serves else PythonRequest(),
+        runtime=gets["runtime"],
+        build=_build(gets["build"]) if serves else BuildRequest(),
         models=tuple(_model(row) for row in gets["models"]) if serves else (),
         instances=tuple(_instance(row) for row in gets["instances"]) if serves else (),
         index_url=gets.get("index_url"),
@@ -178,6 +227,10 @@ def _driver(row: Mapping[str, Any], read_key: Callable[[str], str]) -> DriverReq
     )
 
 
+def _build(row: Mapping[str, Any]) -> BuildRequest:
+    return BuildRequest(row["from"], row.get("max_jobs"), row["nvcc_threads"])
+
+
 def _model(row: Mapping[str, Any]) -> ModelRequest:
     return ModelRequest(row["name"], row["source"]["type"], row["source"]["path"])
 
@@ -194,5 +247,10 @@ def _instance(row: Mapping[str, Any]) -> InstanceRequest:
         host=row["host"],
         port=row["port"],
         context=row.get("context"),
+        concurrency=row.get("concurrency"),
+        tensor_parallel=row.get("tensor_parallel"),
+        pipeline_parallel=row.get("pipeline_parallel"),
+        data_parallel=row.get("data_parallel"),
+        expert_parallel=row.get("expert_parallel"),
         options=dict(row["options"]),
     )

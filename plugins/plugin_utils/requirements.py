@@ -93,6 +93,12 @@ def for_python(name: str, python: str, machine: str) -> tuple[Locked, ...]:
     )
 
 
+@functools.cache
+def as_lock(name: str, python: str, machine: str) -> list[dict[str, Any]]:
+    """The same requirements as a lock has them: one list for all hosts, so do not change it."""
+    return [one.as_lock() for one in for_python(name, python, machine)]
+
+
 def version_of(requirements: tuple[Locked, ...], name: str) -> str | None:
     """The version of one package among requirements."""
     return next((one.version for one in requirements if one.name == name), None)

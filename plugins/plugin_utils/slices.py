@@ -8,6 +8,9 @@ from typing import Any
 
 Slice = dict[str, Any]
 
+_FOR_PEOPLE = frozenset({"why", "layout", "memory", "fp8", "build", "runtime", "cuda"})
+"""Keys that explain a decision and that no role acts on: a new wording must not redo its work."""
+
 
 def cut(lock: dict[str, Any], managed: frozenset[str] = frozenset()) -> dict[str, Slice]:
     """Cut a lock into the slices of its roles, by role, in the order in which they run.
@@ -28,16 +31,16 @@ def cut(lock: dict[str, Any], managed: frozenset[str] = frozenset()) -> dict[str
             "scope": host["scope"],
             "paths": host["paths"],
             "kernel": lock["kernel"],
-            "driver": lock["driver"],
+            "driver": _bare(lock["driver"]),
             "fabric": lock["fabric"],
             "gpus": host["gpus"],
         }
     if lock["python"] is not None:
-        slices["python_env"] = {**common, "python": lock["python"]}
+        slices["python_env"] = {**common, "python": _bare(lock["python"])}
     for engine in lock["engines"]:
         slices[engine["name"]] = {
             **common,
-            "engine": engine,
+            "engine": _bare(engine),
             "environment": {
                 "name": engine["environment"],
                 "path": environment_path(lock, engine["environment"]),
@@ -53,6 +56,10 @@ def cut(lock: dict[str, Any], managed: frozenset[str] = frozenset()) -> dict[str
     return slices
 
 
+def _bare(row: dict[str, Any] | None) -> Slice | None:
+    return row and {key: value for key, value in row.items() if key not in _FOR_PEOPLE}
+
+
 def environment_path(lock: dict[str, Any], name: str) -> str:
     """Where the environment of a name is used from."""
     return f"{lock['host']['paths']['environments']}/{name}/current"
@@ -66,7 +73,7 @@ def model_path(lock: dict[str, Any], name: str) -> str:
 
 def _instance(lock: dict[str, Any], row: dict[str, Any]) -> Slice:
     return {
-        **row,
+        **(_bare(row) or {}),
         "model_path": model_path(lock, row["model"]),
         "environment_path": environment_path(lock, row["environment"]),
     }

@@ -132,7 +132,10 @@ def make_candidates(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any ans
         "models": {
             "smollm2": {
                 "revision": "ab" * 32,
-                "files": [{"path": "config.json", "size": 700, "sha256": "cd" * 32}],
+                "files": [
+                    {"path": "config.json", "size": 700, "sha256": "cd" * 32},
+                    {"path": "tokenizer.json", "size": 900, "sha256": "ef" * 32},
+                ],
                 "architectures": ["LlamaForCausalLM"],
                 "config": {
                     "num_hidden_layers": 30,

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,3 +87,17 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     with pytest.raises(LlmetalError, match="llmetal_lock_dir"):
         lock_.write(tmp_path / "locks" / "gpu-1.yml", "text")
+
+
+def test_schema_is_read_late() -> None:
+    """Who only plans does not pay for the validator."""
+    code = (
+        "import sys\n"
+        "from ansible_collections.llmetal.inference.plugins.plugin_utils import lock\n"
+        "print('jsonschema' in sys.modules)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    )
+    assert done.stdout == "False\n"

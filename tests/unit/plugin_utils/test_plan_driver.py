@@ -13,16 +13,57 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     plan_driver,
 )
 
+SERVED = {"name": "chat", "engine": "vllm", "model": "m"}
+MIRROR = {
+    "uri": "http://192.0.2.1/cuda",
+    "key_file": "key.asc",
+    "fingerprint": "EB693B3035CD5710E231E123A4B469963BF863CC",
+}
+
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [("cuda_repo", "llmetal-nvidia"), ("debian", "debian12-archive"), ("ppa", None)],
+    [
+        ("cuda_repo", "llmetal-nvidia"),
+        ("debian", "debian12-archive"),
+        ("ppa", "llmetal-graphics-drivers"),
+    ],
 )
-def test_source_name(bench: Any, source: str, name: str | None) -> None:  # noqa: ANN401 - see conftest.py
+def test_source_name(source: str, name: str) -> None:
     """A source outside the distribution has a name of ours, which is its file on the host."""
-    request = bench.request(driver={"source": source})
-    found = plan_driver.source_name(request, "debian12")
-    assert found == name or found.startswith("llmetal-")
+    assert plan_driver.source_name(source, "debian12") == name
+
+
+@pytest.mark.parametrize(
+    ("system", "gpus", "switches", "instances", "mirror", "source"),
+    [
+        ("debian12", ("20b5",), 0, [], False, "debian"),
+        ("debian12", ("20b5",), 0, [SERVED], False, "cuda_repo"),
+        ("debian13", ("20b2",) * 8, 6, [], False, "cuda_repo"),
+        ("debian13", ("2330",), 0, [], False, "debian"),
+        ("debian12", ("2335",), 0, [], False, "cuda_repo"),
+        ("ubuntu2404", ("20b2",) * 8, 6, [SERVED], False, "ubuntu"),
+        ("ubuntu2404", ("20b2",) * 8, 6, [SERVED], True, "cuda_repo"),
+        ("ubuntu2404", ("2901",) * 8, 0, [SERVED], False, "cuda_repo"),
+    ],
+)
+def test_auto_source(  # noqa: PLR0913, PLR0917 - the columns of the table
+    bench: Any,  # noqa: ANN401 - see conftest.py
+    system: str,
+    gpus: tuple[str, ...],
+    switches: int,
+    instances: list[dict[str, Any]],
+    mirror: bool,  # noqa: FBT001 - a column of the table
+    source: str,
+) -> None:
+    """The archive where it serves GPUs, engines and switches; else NVIDIA's, or the mirror."""
+    asked: dict[str, Any] = {"source": "auto", **({"mirror": MIRROR} if mirror else {})}
+    model = {"name": "m", "source": {"type": "folder", "path": "/m"}}
+    request = bench.request(driver=asked, instances=instances, models=[model])
+    seen = facts.parse(bench.facts(gpus, switches, os__key=system))
+    settled, why = plan_driver.settle(request, seen, bench.compat)
+    assert settled.driver.source == source
+    assert source in why
 
 
 def test_switches_are_counted(bench: Any) -> None:  # noqa: ANN401 - see conftest.py

@@ -114,7 +114,8 @@ def test_the_whole_lock(a100_plan: Plan) -> None:
         (serve("gpu"), {"gpus": (A100,), "gpu__driver": {"loaded": "535.1"}}, "cuda-driver-hard"),
         ({**serve("gpu"), **driver()}, {"gpus": (V100,)}, "cc-floor"),
         ({**serve("gpu", gpus=[0, 8]), **driver()}, {"gpus": (A100,) * 8}, "gpu-index"),
-        (serve(engine="sglang"), {}, "engine-not-yet"),
+        (serve(engine="sglang"), {}, "engine-release"),
+        ({**serve("gpu", engine="sglang"), **driver()}, {"gpus": (A100,)}, "not-yet"),
         (serve(engine_version="0.1.2"), {}, "engine-release"),
         (serve(options={"no-such": 1}), {}, "engine-option"),
         (serve(options={"dtype": "float8"}), {}, "engine-option-value"),
@@ -210,8 +211,17 @@ def test_one_version_for_all(
 
 def test_repository_without_anything(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
     """A source that answers with nothing is a refusal too."""
-    plan = bench.plan(driver(), candidates={}, gpus=(A100,))
+    plan = bench.plan(driver(), candidates={"packages": {}}, gpus=(A100,))
     assert "driver-set-incomplete" in rules(plan)
+
+
+def test_a_plan_without_answers_is_not_installed(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
+    """What nobody looked up is null and named; a run that would install it is refused."""
+    plan = bench.plan(driver(), candidates={}, gpus=(A100,))
+    assert rules(plan) == ["lock-unresolved"]
+    looked = bench.plan({**driver(), "plan_lock": "compare"}, candidates={}, gpus=(A100,))
+    assert looked.lock["driver"]["version"] is None
+    assert "driver.version" in [row["field"] for row in looked.lock["unresolved"]]
 
 
 @pytest.mark.parametrize(
@@ -279,14 +289,14 @@ def test_no_gpu_no_driver(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
 
 
 def test_gpu_instances(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
-    """Two instances on four GPUs each: tensor parallel, and only their own GPUs visible."""
+    """Two instances on four GPUs each: replicas of a small model, on their own GPUs only."""
     asked = serve("gpu", gpus=[0, 1, 2, 3])
     asked["instances"].append(
         {**asked["instances"][0], "name": "two", "port": 8001, "gpus": [4, 5, 6, 7]}
     )
     lock = bench.plan({**asked, **driver()}, gpus=(A100,) * 8, switches=6).lock
     one, two = lock["instances"]
-    assert one["argv"][-2:] == ["--tensor-parallel-size", "4"]
+    assert one["argv"][-2:] == ["--data-parallel-size", "4"]
     assert two["env"]["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
     assert lock["engines"][0]["version"] == "0.33.0"
     assert {package["name"] for package in lock["host"]["packages"]} >= {"gcc", "python3-dev"}
