@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.plugin_utils import lock as lock_
-from ansible_collections.llmetal.inference.plugins.plugin_utils import planner, site, slices
+from ansible_collections.llmetal.inference.plugins.plugin_utils import slices
 from ansible_collections.llmetal.inference.plugins.plugin_utils.canonical import sha256_of
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_compat
-from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding, Findings
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plain import plain
-from ansible_collections.llmetal.inference.plugins.plugin_utils.planner import Plan
+from ansible_collections.llmetal.inference.plugins.plugin_utils.planning import plan_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.planning import Planned
 
 EXIT_REFUSED = 3
 
@@ -39,59 +42,53 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
             {"hosts": {"type": "list", "elements": "str", "required": True}}
         )
         variables = (task_vars or {})["hostvars"]
-        plans = [_plan(host, variables[host]) for host in plain(arguments["hosts"])]
-        warnings = [finding for plan in plans for finding in plan.warnings]
-        refusals = [finding for plan in plans for finding in plan.refusals]
+        compat = load_compat()
+        plans = [_plan(host, variables[host], compat) for host in plain(arguments["hosts"])]
+        warnings = [finding for one in plans for finding in one.plan.warnings]
+        refusals = [finding for one in plans for finding in one.plan.refusals]
         result["changed"] = False
         result["warnings"] = [_line(finding) for finding in warnings]
         result["findings"] = [finding.as_dict() for finding in warnings]
         result["refusals"] = [finding.as_dict() for finding in refusals]
+        result["plans"] = {one.plan.host: one.as_dict() for one in plans}
         if refusals:
             result["failed"] = True
             result["llmetal_exit_code"] = EXIT_REFUSED
             result["msg"] = _text(refusals)
             return result
         try:
-            result["hosts"] = {plan.host: self._take(plan, variables) for plan in plans}
+            result["hosts"] = {
+                one.plan.host: self._take(one, variables[one.plan.host])
+                for one in plans
+                if one.installable
+            }
         except LlmetalError as error:
             return result | {"failed": True, **error.as_result()}
         return result
 
-    def _take(self, plan: Plan, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _take(self, planned: Planned, variables: Mapping[str, Any]) -> dict[str, Any]:
         """What the roles and the report get of a plan; the lock is written where it is new."""
-        lock = plan.lock or {}
+        lock = planned.plan.lock or {}
         text, written = lock_.dump(lock), False
-        request = site.host_request(plan.host, variables[plan.host])
-        path = site.lock_path(request, variables[plan.host])
-        if not plan.from_file and not self._task.check_mode:
-            written = lock_.write(path, text)
+        is_new = not planned.plan.from_file
+        if is_new and planned.path is not None and not self._task.check_mode:
+            written = lock_.write(planned.path, text)
         return {
-            "slices": slices.cut(lock, _managed(variables[plan.host])),
+            "slices": slices.cut(lock, _managed(variables)),
             "lock_text": text,
             "lock_sha256": sha256_of(lock),
-            "lock_file": str(path),
+            "lock_file": str(planned.path),
             "lock_written": written,
             "versions": slices.versions(lock),
             "endpoints": slices.endpoints(lock),
         }
 
 
-def _plan(host: str, variables: Mapping[str, Any]) -> Plan:
-    """The plan of one host; what cannot be read is a refusal like any other."""
-    compat = load_compat()
+def _plan(host: str, variables: Mapping[str, Any], compat: Compat) -> Planned:
+    """The plan of one host, from what survey and resolve left in its variables."""
     survey = plain(variables.get("llmetal_survey")) or {}
     resolution = plain(variables.get("llmetal_resolution")) or {}
-    try:
-        request = site.host_request(host, variables)
-        existing = site.existing_lock(request, variables)
-    except LlmetalError as error:
-        findings = Findings(host, compat)
-        fact = f"{error.where}: {error.what}; {error.why}"
-        findings.add("input-unreadable", fact=fact, fix=error.fix)
-        return Plan(host, None, tuple(findings.refusals))
-    return planner.plan_host(
-        request, survey.get("facts"), resolution.get("answers"), compat, existing
-    )
+    return plan_variables(host, variables, survey.get("facts"), resolution.get("answers"), compat)
 
 
 def _managed(variables: Mapping[str, Any]) -> frozenset[str]:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
-from ansible_collections.llmetal.inference.plugins.plugin_utils import planner, resolver, site
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    planner,
+    planning,
+    resolver,
+    site,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_compat
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plain import plain
-from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_driver import source_name
 
 if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.planner import Question
@@ -40,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
         templated = variables["hostvars"][name]
         try:
             request = site.host_request(name, templated)
-            existing = site.existing_lock(request, templated)
+            existing = planning.existing_lock(request, templated)
         except LlmetalError as error:
             # The plan refuses it, together with all other refusals, before anything is changed.
             return result | {"answers": None, "reason": str(error)}
@@ -66,7 +70,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
         """Which versions of the asked packages the host could install."""
         if not question.packages:
             return {"packages": {}, "cached": False}
-        source = resolver.source_of(request, source_name(request, facts["os"]["key"]))
+        source = resolver.source_of(request, question.source)
         cache = resolver.Cache(site.cache_folder() / "resolve", request.resolve_ttl)
         key = resolver.key_of(question, source, facts)
         kept = cache.get(key)

@@ -15,9 +15,12 @@ description:
   - Plans all hosts at once, on the controller, from their variables and from what
     M(llmetal.inference.survey) and M(llmetal.inference.resolve) found, which it reads from the
     variables C(llmetal_survey) and C(llmetal_resolution) of each host.
-  - Fails with the refusals of all hosts, or returns a lock for each.
-  - Writes the locks that are new to the controller, each beside the inventory of its host, but in
-    check mode.
+  - Fails with the refusals of all hosts, or returns a lock for each. The plans of all hosts are
+    returned either way.
+  - Writes the locks that are new to the controller, each beside the inventory of its host, but not
+    in check mode.
+  - What is done about a lock that is there says C(llmetal_plan_lock). With V(compare) it is kept,
+    and what a lock made anew would change is returned; with V(upgrade) it is replaced.
   - Changes nothing on a host, so it never reports a change.
 options:
   hosts:
@@ -38,8 +41,45 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+plans:
+  description: The plan of each host, by its name; as C(llmetal plan --format json) prints it.
+  type: dict
+  returned: always
+  contains:
+    status:
+      description: V(ok), or V(refused).
+      type: str
+      sample: ok
+    lock:
+      description: What the host gets; null where it is refused.
+      type: dict
+      sample: {"schema": 1, "host": {"name": "gpu-1"}}
+    refusals:
+      description: Why it gets nothing, each with rule, fact, reason, fix and source.
+      type: list
+      elements: dict
+      sample: []
+    warnings:
+      description: What else is to be known, in the same form.
+      type: list
+      elements: dict
+      sample: []
+    changes:
+      description:
+        - What the lock changes of the one that was there; for a lock that is kept, what one made
+          anew would change.
+        - Null stands for a value that is not there.
+      type: list
+      elements: dict
+      sample: [{"path": "driver.version", "before": "580.159.04", "after": "580.178.04"}]
+    kept:
+      description: Whether the lock is the one that was there.
+      type: bool
+      sample: true
 hosts:
-  description: What each host gets, by its name.
+  description:
+    - What the roles get for each host, by its name.
+    - A host whose lock is not resolved in full is left out, as it cannot be installed.
   type: dict
   returned: when nothing is refused
   contains:

@@ -15,7 +15,8 @@ description:
   - Asks only what the plan of the host depends on, the packages of its driver set, the headers of
     its kernel and a compiler with M(llmetal.inference.apt_candidates), its model folders with
     M(llmetal.inference.model_snapshot).
-  - Asks nothing where the host has a lock that is used as it is.
+  - Asks nothing where the host has a lock that is used as it is. With C(llmetal_plan_lock)
+    V(compare) it asks all the same, so that the plan can say what a lock made anew would change.
   - Answers of package sources are kept on the controller for C(llmetal_resolve_ttl) seconds.
 options:
   facts:

@@ -9,7 +9,6 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import yaml
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.files import write_atomic
@@ -19,12 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import jsonschema
+
 SCHEMA = 1
 
 Lock = dict[str, Any]
 """A lock as lock.schema.json describes it."""
 
-_HEADER = "# What this host gets, exactly. Made by llmetal; `llmetal plan --write` makes it anew.\n"
+_HEADER = (
+    "# What this host gets, exactly. Made by llmetal;"
+    " `llmetal plan --upgrade --write` makes it anew.\n"
+)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # chosen at run time
@@ -37,6 +41,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 @functools.cache
 def _validator() -> jsonschema.Draft202012Validator:
+    import jsonschema  # noqa: PLC0415 - slow to import, and planned hardware has no lock to read
+
     return jsonschema.Draft202012Validator(json.loads((DATA / "lock.schema.json").read_bytes()))
 
 

@@ -49,7 +49,7 @@ COMMANDS = (
     Command("site", "converge a site and prove it (site.yml)", "llmetal.stages"),
     Command("validate", "check an inventory; contacts no host", "llmetal.validate"),
     Command("survey", "show what the hosts are", "llmetal.stages"),
-    Command("plan", "show what each host would get, or why not", "llmetal.stages"),
+    Command("plan", "show what hosts would get, or why not", "llmetal.plan"),
     Command("prove", "prove again what stands on the hosts", "llmetal.stages"),
     Command("demo", "the whole way on this machine, with a real model", "llmetal.demo"),
     Command("test", "lint, types, unit tests and scenarios", "llmetal.testing"),

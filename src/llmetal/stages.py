@@ -1,6 +1,9 @@
 # Copyright: the llmetal developers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`llmetal site`, `survey`, `plan` and `prove`: the stages of site.yml, all or some."""
+"""`llmetal site`, `survey` and `prove`: the stages of site.yml, all or some.
+
+`llmetal plan` (plan.py) runs its stages from here too.
+"""
 
 from __future__ import annotations
 
@@ -62,28 +65,31 @@ def add_parser(
     if name == "site":
         parser.add_argument("-C", "--check", action="store_true", help="change nothing, say what")
         parser.add_argument("-D", "--diff", action="store_true", help="show what changes in files")
-    if name == "plan":
+    if name == "survey":
         parser.add_argument(
-            "--write", action="store_true", help="write the lock of each host beside the inventory"
+            "--save",
+            type=Path,
+            metavar="DIR",
+            help="write DIR/<host>.json, from which `llmetal plan --facts DIR` plans",
         )
     parser.add_argument("ansible", nargs="*", metavar="-- ARGUMENT", help="for ansible-playbook")
     parser.set_defaults(handler=site if name in {"site", "prove"} else look)
 
 
-def add_inventory_option(parser: argparse.ArgumentParser) -> None:
+def add_inventory_option(parser: argparse._ActionsContainer, *, required: bool = True) -> None:
     """Add `-i`."""
     parser.add_argument(
         "-i",
         "--inventory",
         action="append",
-        required=True,
+        required=required,
         type=Path,
         metavar="PATH",
         help="the inventory, a folder or a file; may be given more than once",
     )
 
 
-def add_extra_vars_option(parser: argparse.ArgumentParser) -> None:
+def add_extra_vars_option(parser: argparse._ActionsContainer) -> None:
     """Add `-e`."""
     parser.add_argument(
         "-e", "--extra-vars", action="append", default=[], help="variables, as for ansible-playbook"
@@ -134,14 +140,16 @@ def look(arguments: argparse.Namespace) -> int:
     from llmetal.display import make  # noqa: PLC0415 - likewise
 
     if arguments.json:
-        done = run(request, _Silent(), title(arguments))
-        document = show.document(arguments.command, done.state)
+        done = run(request, Silent(), title(arguments))
+        document = show.document(done.state)
         sys.stdout.write(json.dumps({"exit_code": done.exit_code, **document}) + "\n")
-        return done.exit_code
-    display = make(as_json=False, verbosity=arguments.verbose)
-    done = run(request, display, title(arguments), brief=True)
-    if done.exit_code == EXIT_DONE:
-        show.print_found(arguments.command, done.state)
+    else:
+        display = make(as_json=False, verbosity=arguments.verbose)
+        done = run(request, display, title(arguments), brief=True)
+        if done.exit_code == EXIT_DONE:
+            show.print_found(done.state)
+    if arguments.save is not None:
+        show.save(arguments.save, show.facts_of(done.state))
     return done.exit_code
 
 
@@ -176,16 +184,18 @@ def make_request(arguments: argparse.Namespace) -> Request:
     check_extra_vars(arguments.extra_vars)
     from llmetal.runner import Request  # noqa: PLC0415 - slow to import, not needed for help
 
-    extra = list(arguments.extra_vars)
-    if getattr(arguments, "write", False):
-        extra.append('{"llmetal_plan_lock": "ignore"}')
+    looks = arguments.command == "plan"
+    extra: list[str] = []
+    if looks:
+        mode = "upgrade" if arguments.upgrade else "compare"
+        extra = [json.dumps({"llmetal_plan_lock": mode})]
     return Request(
         playbooks=tuple(paths.playbook(name) for name in _STAGES[arguments.command]),
         inventories=inventories(arguments),
         limit=arguments.limit,
-        check=getattr(arguments, "check", arguments.command == "plan" and not arguments.write),
+        check=getattr(arguments, "check", looks and not arguments.write),
         diff=getattr(arguments, "diff", False),
-        extra_vars=tuple(extra),
+        extra_vars=(*extra, *arguments.extra_vars),
         verbosity=arguments.verbose,
         extra_args=tuple(arguments.ansible),
         report=arguments.command in {"site", "prove"},
@@ -284,7 +294,7 @@ def newest_report(since: float) -> Path | None:
     return max(fresh, key=lambda folder: (folder / "report.json").stat().st_mtime, default=None)
 
 
-class _Silent:
+class Silent:
     """A display that shows nothing: the result is printed whole, at the end."""
 
     def begin(self, title: str) -> None:

@@ -1,16 +1,20 @@
 # Copyright: the llmetal developers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What survey and plan print for people and for machines."""
+"""What survey prints for people and for machines."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
 from llmetal import show
 from llmetal.progress import Progress
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
 FACTS: dict[str, Any] = {
     "os": {"pretty": "Debian GNU/Linux 12"},
@@ -25,30 +29,11 @@ FACTS: dict[str, Any] = {
     },
     "services": {"llmetal-chat.service": {"active": "active"}},
 }
-LOCK = """\
-host: {os_pretty: Debian GNU/Linux 12, scope: system}
-kernel: {running: 6.1.0-40}
-driver:
-  {version: 580.159.04, modules: open, source: {name: cuda}, why: [the newest of its branch]}
-fabric: {package: nvidia-fabricmanager, version: 580.159.04-1}
-python:
-  environments: [{name: vllm-cpu, python: {version: "3.11"}, requirements: [{}, {}]}]
-engines: [{name: vllm, version: 0.32.0, device: cpu, torch: 2.13.0}]
-models: [{name: smollm2, revision: abc, files: [{size: 1073741824}]}]
-instances: [{name: chat, model: smollm2, device: cpu, host: 127.0.0.1, port: 8000}]
-unresolved: [{field: driver.version, why: nobody was asked}]
-"""
 
 
 def surveyed() -> Progress:
     """A run that has surveyed one host."""
     return Progress(results={"llmetal.inference.survey": {"gpu1": {"facts": FACTS}}})
-
-
-def planned() -> Progress:
-    """A run that has planned one host."""
-    result = {"hosts": {"gpu1": {"lock_text": LOCK}}, "refusals": []}
-    return Progress(results={"llmetal.inference.plan": {"localhost": result}})
 
 
 def test_survey_names_what_a_person_asks_for() -> None:
@@ -68,31 +53,32 @@ def test_survey_of_an_empty_host() -> None:
     assert ("GPUs", "none") in list(show.survey_rows({}))
 
 
-def test_plan_names_what_a_host_gets() -> None:
-    """Driver with its reasons, environment, engine, model, instance with its address."""
-    (lock,) = show.locks_of(planned()).values()
-    rows = list(show.plan_rows(lock))
-    assert ("driver", "580.159.04, open modules, from cuda") in rows
-    assert ("", "the newest of its branch") in rows
-    assert ("environment", "vllm-cpu: Python 3.11, 2 packages") in rows
-    assert ("engine", "vllm 0.32.0 on cpu, torch 2.13.0") in rows
-    assert ("model", "smollm2 at abc, 1.00 GiB") in rows
-    assert ("instance", "chat: smollm2 on cpu, http://127.0.0.1:8000/v1") in rows
-    assert ("unresolved", "driver.version: nobody was asked") in rows
+def test_document() -> None:
+    """A machine gets the facts."""
+    assert show.document(surveyed()) == {"facts": {"gpu1": FACTS}, "failures": []}
 
 
-def test_documents() -> None:
-    """A machine gets the facts, or the locks and the refusals."""
-    assert show.document("survey", surveyed()) == {"facts": {"gpu1": FACTS}, "failures": []}
-    document = show.document("plan", planned())
-    assert document["locks"]["gpu1"]["engines"][0]["name"] == "vllm"
-    assert document["refusals"] == []
+def test_saved_facts(tmp_path: Path) -> None:
+    """Each host's facts go to a file of their own, which only their owner may read."""
+    folder = tmp_path / "new" / "facts"
+    show.save(folder, show.facts_of(surveyed()))
+    (file,) = folder.iterdir()
+    assert file.name == "gpu1.json"
+    assert json.loads(file.read_text(encoding="utf-8")) == {"facts": FACTS}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_facts_that_cannot_be_saved(tmp_path: Path) -> None:
+    """A folder that cannot be made is named."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LlmetalError, match="facts cannot be written"):
+        show.save(tmp_path / "file" / "facts", {"gpu1": FACTS})
 
 
 def test_tables_take_brackets_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     """A text with brackets is no markup."""
     state = Progress(results={"llmetal.inference.survey": {"[red]": {"facts": {"arch": "[b]x"}}}})
-    show.print_found("survey", state)
+    show.print_found(state)
     out = capsys.readouterr().out
     assert "[red]" in out
     assert "[b]x" in out

@@ -86,6 +86,7 @@ def make_local(folder: Path, engine: str = "vllm") -> Path:
     model = folder / "model"
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    (model / "tokenizer.json").write_text("{}")
     (model / "model.safetensors").write_bytes(b"")
     (folder / "plan.yml").write_text(f"---\n{PLAN}")
     hosts = folder / "hosts.yml"
@@ -127,12 +128,12 @@ def test_refusal(tmp_path: Path) -> None:
     assert done.returncode != 0
     text = done.stdout + done.stderr
     assert "1 refusal on 1 host; nothing was changed on any host." in text
-    assert "[engine-not-yet]" in text
+    assert "[engine-release]" in text
     assert not (tmp_path / "locks").exists()
     (folder,) = (tmp_path / "reports").iterdir()
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert report["status"] == "refused"
-    assert [row["rule"] for row in report["refusals"]] == ["engine-not-yet"]
+    assert [row["rule"] for row in report["refusals"]] == ["engine-release"]
 
 
 def test_host_that_does_not_answer(tmp_path: Path) -> None:

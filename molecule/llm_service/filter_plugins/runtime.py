@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.plugin_utils import requirements, slices
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    memory_model,
+    model_reader,
+    requirements,
+    slices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +113,18 @@ def runtime_slices(model: dict[str, Any], python: str, source: str) -> dict[str,
     return slices.cut(lock)
 
 
+def predicted_kv_tokens(model: dict[str, Any], width: int, context: int) -> int | None:
+    """The tokens that the planner predicts for a cache of one GiB.
+
+    Args:
+        model: what `model_snapshot` saw of the model.
+        width: bytes of a value in the cache.
+        context: the longest request.
+    """
+    shape = model_reader.shape_of(model["config"])
+    return memory_model.cpu_kv_tokens(shape, 1 << 30, width, context=context)
+
+
 def locked_requirements(name: str) -> list[dict[str, Any]]:
     """The packages of a requirements file without markers."""
     return [one.as_lock() for one in requirements.read(name)]
@@ -120,5 +137,6 @@ class FilterModule:
         """By name."""
         return {
             "locked_requirements": locked_requirements,
+            "predicted_kv_tokens": predicted_kv_tokens,
             "runtime_slices": runtime_slices,
         }
