@@ -7,12 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.llmetal.inference.plugins.plugin_utils import model_reader
 from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import branch_of, upstream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
     from ansible_collections.llmetal.inference.plugins.plugin_utils.hub import Metadata
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.model_shape import ModelShape
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Snapshot:
     """What to do about the error."""
     metadata: Metadata | None = None
     """What was read of a model that is on no host yet."""
+    shape: ModelShape | None = None
+    """What that model is."""
 
     @property
     def size(self) -> int:
@@ -85,7 +90,7 @@ def _snapshot(row: Mapping[str, Any]) -> Snapshot:
     if row.get("error"):
         return Snapshot(error=str(row["error"]), fix=str(row.get("fix") or ""))
     if row.get("metadata") is not None:
-        return _of_metadata(row["metadata"])
+        return _of_metadata(row["metadata"], row["shape"])
     return Snapshot(
         revision=str(row["revision"]),
         files=tuple({k: one[k] for k in ("path", "size", "sha256")} for one in row["files"]),
@@ -94,11 +99,24 @@ def _snapshot(row: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _of_metadata(metadata: Metadata) -> Snapshot:
+def of_metadata(metadata: Metadata) -> dict[str, Any]:
+    """The answer about a model that is on no host yet: made once, for however many hosts."""
+    shape = model_reader.shape_of(metadata.config, metadata.tensors, metadata.weight_bytes)
+    return {"metadata": metadata, "shape": shape}
+
+
+def of_error(error: LlmetalError) -> dict[str, Any]:
+    """The answer about a model that cannot be read."""
+    why = "; ".join(part for part in (error.what, error.why) if part)
+    return {"error": f"{error.where}: {why}", "fix": error.fix}
+
+
+def _of_metadata(metadata: Metadata, shape: ModelShape) -> Snapshot:
     names = metadata.config.get("architectures")
     return Snapshot(
         revision=metadata.revision or "",
         architectures=tuple(map(str, names)) if isinstance(names, list) else (),
         config=metadata.config,
         metadata=metadata,
+        shape=shape,
     )

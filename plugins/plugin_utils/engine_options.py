@@ -57,17 +57,20 @@ class OptionIssue:
 
 
 def arguments(
-    table: Mapping[str, Any], options: Mapping[str, Any]
+    table: Mapping[str, Any],
+    options: Mapping[str, Any],
+    known: Mapping[str, str] | None = None,
 ) -> tuple[list[str], list[OptionIssue]]:
     """Make options into command line arguments, in the order of their names.
 
     Args:
         table: the option table of the release.
         options: the options, named without dashes in front; `true` for one without a value.
+        known: the table's spellings, where somebody has them already.
     """
     argv: list[str] = []
     issues: list[OptionIssue] = []
-    known = spellings(table)
+    known = spellings(table) if known is None else known
     for name, value in sorted(options.items(), key=lambda item: str(item[0])):
         issue = _refused(str(name), known, table)
         if issue is None:

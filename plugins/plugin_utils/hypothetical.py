@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.plugin_utils import planner
+from ansible_collections.llmetal.inference.plugins.plugin_utils import candidates, planner
 from ansible_collections.llmetal.inference.plugins.plugin_utils.request import (
     BuildRequest,
     CudaRequest,
@@ -79,14 +79,12 @@ def plan(
         compat: the compatibility data.
         model_error: why the model cannot be read.
     """
-    candidates: dict[str, Any] = {"models": {}}
+    answers: dict[str, Any] = {"models": {}}
     if model_error is not None:
-        why = "; ".join(part for part in (model_error.what, model_error.why) if part)
-        error = f"{model_error.where}: {why}"
-        candidates["models"][_MODEL] = {"error": error, "fix": model_error.fix}
+        answers["models"][_MODEL] = candidates.of_error(model_error)
     elif model is not None:
-        candidates["models"][_MODEL] = {"metadata": model}
-    return planner.plan_host(request_of(hardware), facts_of(hardware, compat), candidates, compat)
+        answers["models"][_MODEL] = candidates.of_metadata(model)
+    return planner.plan_host(request_of(hardware), facts_of(hardware, compat), answers, compat)
 
 
 def request_of(hardware: Hardware) -> HostRequest:

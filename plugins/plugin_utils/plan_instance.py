@@ -219,7 +219,7 @@ def plan(host: Context, release: Release, one: InstanceRequest) -> dict[str, Any
     """Plan one instance."""
     seen = host.candidates.models.get(one.model)
     table = load_option_table(release.options)
-    options = _canonical(table, one.options)
+    options = _canonical(release.options, one.options)
     it = _One(host, release, one, _gpus(host, one), shape_of(seen), table, options)
     kv_gib = _kv_gib(it) if one.device == "cpu" else 0
     fit = _fit_cpu(it, kv_gib) if one.device == "cpu" else _fit(it)
@@ -246,9 +246,15 @@ def plan(host: Context, release: Release, one: InstanceRequest) -> dict[str, Any
     }
 
 
-def _canonical(table: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under the names that the table has, without dashes; unknown ones are left out."""
-    known = engine_options.spellings(table)
+@functools.cache
+def _spellings(name: str) -> Mapping[str, str]:
+    """What the parser of a release takes, by the name of its option table."""
+    return engine_options.spellings(load_option_table(name))
+
+
+def _canonical(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under the names that a table has, without dashes; unknown ones are left out."""
+    known = _spellings(name)
     found = {known.get(f"--{name}"): value for name, value in options.items()}
     return {name.removeprefix("--"): value for name, value in found.items() if name is not None}
 
@@ -275,9 +281,8 @@ def shape_of(seen: Snapshot | None) -> ModelShape | None:
     """What a model is; None where nobody looked at it."""
     if seen is None or seen.error:
         return None
-    if seen.metadata is not None:
-        data = seen.metadata
-        return model_reader.shape_of(data.config, data.tensors, data.weight_bytes)
+    if seen.shape is not None:
+        return seen.shape
     weights = [int(row["size"]) for row in seen.files if str(row["path"]).endswith(".safetensors")]
     return _shape(json.dumps(seen.config, sort_keys=True), sum(weights) or None)
 
@@ -595,7 +600,7 @@ def _why_context(it: _One, shape: ModelShape, room: Memory, context: int | None)
             f"a context of {context} tokens, because the {shape.max_context} that the model reads "
             "do not fit into the cache"
         )
-    if room.kv_tokens:
+    if room.kv_tokens and not room.undecided:
         yield (
             f"{size(room.weights_bytes)} of weights on each GPU leave {size(room.kv_bytes)} for "
             f"{room.kv_tokens} tokens: {room.concurrency:.1f} requests of {room.context}"
@@ -607,19 +612,28 @@ def _why_context(it: _One, shape: ModelShape, room: Memory, context: int | None)
 
 
 def _as_row(shape: ModelShape, room: Memory) -> dict[str, Any]:
-    """The prediction as the lock has it: bytes of each GPU, tokens of each replica."""
+    """The prediction as the lock has it: bytes of each GPU, tokens of each replica.
+
+    What cannot be told is null, and never the zero that it was counted with.
+    """
+    weighed = shape.weights is not None
+    cached = not room.undecided
+
+    def told(value: float, *, known: bool) -> float | None:
+        return value if known else None
+
     return {
-        "gpu_bytes": room.total_bytes,
-        "usable_bytes": room.usable_bytes,
-        "weights_bytes": room.weights_bytes,
+        "gpu_bytes": told(room.total_bytes, known=room.total_bytes > 0),
+        "usable_bytes": told(room.usable_bytes, known=room.total_bytes > 0),
+        "weights_bytes": told(room.weights_bytes, known=weighed),
         "weights_counted": shape.weights.counted if shape.weights else None,
-        "reserve_bytes": room.reserve_bytes,
-        "kv_bytes": room.kv_bytes,
-        "kv_bytes_per_token": room.kv_token_bytes,
-        "state_bytes_per_request": room.sequence_bytes,
-        "kv_tokens": room.kv_tokens,
-        "longest_context": room.longest_context,
-        "concurrency": round(room.concurrency, 2),
+        "reserve_bytes": told(room.reserve_bytes, known=cached),
+        "kv_bytes": told(room.kv_bytes, known=cached),
+        "kv_bytes_per_token": told(room.kv_token_bytes, known=room.kv_token_bytes > 0),
+        "state_bytes_per_request": told(room.sequence_bytes, known=cached),
+        "kv_tokens": told(room.kv_tokens, known=cached),
+        "longest_context": told(room.longest_context, known=cached),
+        "concurrency": told(round(room.concurrency, 2), known=cached),
         "approximate": room.approximate,
     }
 
@@ -723,7 +737,7 @@ def _argv(it: _One, fit: _Fit) -> list[str]:
     if it.release.device == "cpu" and knobs.eager not in it.options:
         argv.append(f"--{knobs.eager}")
     options = {**_needed_options(it), **one.options}
-    more, issues = engine_options.arguments(it.table, options)
+    more, issues = engine_options.arguments(it.table, options, _spellings(it.release.options))
     for issue in issues:
         kept = {k: v for k, v in one.options.items() if not _is_about(issue, k)}
         fact = f"instance {one.name}: {issue.fact}"

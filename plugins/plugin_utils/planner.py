@@ -8,7 +8,7 @@ finding (data/rules); one refusal is enough for no lock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
@@ -65,6 +65,8 @@ class Plan:
     """Whether the lock is the one that was there."""
     changes: tuple[lock_diff.Change, ...] = ()
     """What a lock made afresh would change of the one that was there."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """System and GPUs of the host, for a plan without a lock too; empty where facts are unread."""
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `llmetal plan --format json` prints it."""
@@ -74,6 +76,7 @@ class Plan:
             "refusals": [_bare(finding) for finding in self.refusals],
             "warnings": [_bare(finding) for finding in self.warnings],
             "changes": [change.as_dict() for change in self.changes],
+            "about": dict(self.about),
         }
 
 
@@ -143,11 +146,24 @@ def plan_host(
     facts = _facts(raw_facts, findings)
     if facts is None:
         return _ended(request, None, findings)
+    plan = _plan_known(request, facts, raw_candidates, findings, existing)
+    names = [known.name if (known := compat.gpu(g.device_id)) else g.name for g in facts.gpus]
+    return replace(plan, about={"os": facts.os_key, "gpus": names})
+
+
+def _plan_known(
+    request: HostRequest,
+    facts: Facts,
+    raw_candidates: Mapping[str, Any] | None,
+    findings: Findings,
+    existing: lock_.Lock | None,
+) -> Plan:
+    """Plan a host whose facts are read."""
     if existing is not None and request.plan_lock in {"use", "compare"}:
         if existing["host"]["request_sha256"] == request.sha256:
             _check_lock(existing, request, facts, findings)
             kept = _ended(request, existing, findings, from_file=True)
-            return _compared(kept, request, facts, raw_candidates, compat)
+            return _compared(kept, request, facts, raw_candidates, findings.compat)
         findings.add(
             "lock-renewed",
             fact="the inventory changed since the lock was made",

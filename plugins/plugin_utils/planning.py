@@ -87,7 +87,7 @@ def plan_request(
     except LlmetalError as error:
         return Planned(_unreadable(request.name, error, compat), path)
     plan = planner.plan_host(request, facts, answers, compat, existing)
-    changes: tuple[Change, ...] = tuple(getattr(plan, "changes", ()))
+    changes: tuple[Change, ...] = plan.changes
     if not changes and plan.lock is not None and not plan.from_file:
         if existing is None:  # it is to be ignored, but what it had is worth to know
             with contextlib.suppress(LlmetalError):

@@ -29,7 +29,7 @@ _MOST = 10**9
 _LIST = "`llmetal plan --list-gpus` prints all of them"
 _GPU = re.compile(r"(?:(?P<count>-?\d{1,9})\s*x\s*)?(?P<key>[A-Za-z]\w*)")
 _DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
-_CUDA = re.compile(r"\d{1,2}(\.\d{1,2}){0,2}")
+_CUDA = re.compile(r"\d{1,2}(\.\d{1,2}){0,2}|cuda_[\w.]+\.run")
 _ENGINE = re.compile(r"(?P<name>[A-Za-z_-]+)(?:==(?P<version>\d+(\.\w+)*(\+[\w.]+)?))?")
 _REPOSITORY = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 
@@ -53,7 +53,7 @@ def read(arguments: argparse.Namespace) -> Hardware:
         "gpus": gpus,
         "os": _key("--os", arguments.os, compat.systems),
         "driver": _form("--driver", arguments.driver, _DRIVER, "580 or 580.95.05"),
-        "cuda": _form("--cuda", arguments.cuda, _CUDA, "13.0 or 12.9.1"),
+        "cuda": _form("--cuda", arguments.cuda, _CUDA, "13.0, 12.9.1 or a runfile's name"),
         "ram_gb": _number("--ram-gb", arguments.ram_gb),
         "disk_gb": _number("--disk-gb", arguments.disk_gb),
         "engine": engine,
@@ -118,13 +118,15 @@ def is_folder(model: str) -> bool:
 def _metadata(model: str) -> Metadata:
     from ansible_collections.llmetal.inference.plugins.plugin_utils import (  # noqa: PLC0415 - not for every question
         hub,
+        site,
     )
 
     if is_folder(model):
         return hub.read_folder(Path(model).expanduser())
     found = _REPOSITORY.fullmatch(model)
     revision = found["revision"] if found else None
-    return hub.fetch(found["repo"] if found else model, revision)
+    cache = site.cache_folder() / "hub"
+    return hub.fetch(found["repo"] if found else model, revision, cache=cache)
 
 
 def _gpus(text: str, compat: Compat) -> tuple[str, ...]:

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 from ansible.errors import AnsibleError
 from ansible.template import Templar
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
-from ansible_collections.llmetal.inference.plugins.plugin_utils import planning, site
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    candidates,
+    hub,
+    planning,
+    site,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.canonical import canonical
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import (
     Compat,
@@ -56,6 +61,8 @@ _MOST_JOBS = 2
 _CHUNK = 20
 """Hosts that a process is given at once."""
 
+MODELS = "models"
+"""The folder beside the facts that has a folder for each model: its config.json at least."""
 _SUFFIXES = (".json", ".yml", ".yaml")
 _MAGIC = ("group_names", "inventory_dir")
 """Ansible's own variables that a plan needs."""
@@ -108,6 +115,8 @@ class Fleet:
     compat: Compat = field(default_factory=load_compat)
     requests: dict[str, HostRequest] = field(default_factory=dict)
     """What hosts with the same variables ask."""
+    models: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    """What is known of each model; None where nobody recorded it."""
 
     def plan(self, host: str) -> dict[str, Any]:
         """The plan of a host, as `--format json` prints it.
@@ -128,9 +137,23 @@ class Fleet:
                 return planning.plan_variables(host, variables, facts, None, self.compat).as_dict()
             self.requests[key] = request
         mine = request if request.name == host else replace(request, name=host)
-        done = planning.plan_request(mine, variables, facts, None, self.compat).as_dict()
+        known = {model.name: self._model(model.name) for model in mine.used_models}
+        answers = {"models": {name: row for name, row in known.items() if row is not None}}
+        done = planning.plan_request(mine, variables, facts, answers, self.compat).as_dict()
         # Nobody was asked what exists now, so that nothing is known of what would change.
         return {**done, "changes": []}
+
+    def _model(self, name: str) -> dict[str, Any] | None:
+        """What the folder `models` beside the facts has of a model."""
+        if name not in self.models:
+            folder = self.folder / MODELS / name
+            self.models[name] = None
+            if folder.is_dir():
+                try:
+                    self.models[name] = candidates.of_metadata(hub.read_folder(folder))
+                except LlmetalError as error:
+                    self.models[name] = candidates.of_error(error)
+        return self.models[name]
 
 
 @dataclass(frozen=True)

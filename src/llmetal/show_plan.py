@@ -283,8 +283,10 @@ def host_cells(host: str, plan: Mapping[str, Any]) -> Iterator[str]:
     refused = plan.get("status") != "ok"
     yield host
     yield f"{_MARKS['refused']} refused" if refused else _MARKS["ok"]
-    yield _text(_get(lock, "host", "os"))
-    yield _gpus(lock)
+    yield _text(_get(lock, "host", "os") or _get(plan, "about", "os"))
+    yield _gpus(
+        lock or {"host": {"gpus": [{"name": n} for n in _get(plan, "about", "gpus") or ()]}}
+    )
     yield _text(_get(lock, "driver", "version") or _get(lock, "driver", "branch"))
     yield _text(_get(lock, "toolkit", "version"))
     engines = [row for row in lock.get("engines") or [] if isinstance(row, dict)]
@@ -397,11 +399,11 @@ def _model(lock: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _weights(memory: Mapping[str, Any]) -> str:
-    """What the weights take of a GPU; with a sign in front where nobody counted them."""
+    """What the weights take of a GPU; with a sign in front where only config.json was read."""
     size = memory.get("weights_bytes")
     if size is None:
         return _NONE
-    about = "" if memory.get("weights_counted", True) else "~"
+    about = "~" if memory.get("weights_counted") else ""
     return f"{about}{size / _GB:.1f} GB"
 
 

@@ -117,8 +117,9 @@ class Hub:
 
     asked: list[Any] = field(default_factory=list)
 
-    def fetch(self, repo: str, revision: str | None) -> str:
+    def fetch(self, repo: str, revision: str | None, *, cache: Path) -> str:
         """A repository; one of them is closed."""
+        assert cache.name == "hub"
         self.asked.append((repo, revision))
         if repo == "closed/model":
             raise LlmetalError(what="it is closed", where=repo, fix="ask for access")
@@ -226,7 +227,7 @@ def test_counts_are_whole(value: str, planner: Planner, capsys: pytest.CaptureFi
         ("--driver", "58", "write it as 580 or 580.95.05"),
         ("--driver", "580.", "is no version"),
         ("--driver", "latest", "is no version"),
-        ("--cuda", "latest", "write it as 13.0 or 12.9.1"),
+        ("--cuda", "latest", "write it as 13.0, 12.9.1 or a runfile's name"),
         ("--cuda", "13.", "is no version"),
         ("--engine", "tgi", "name one of vllm, sglang"),
         ("--engine", "vllm=0.33.0", "NAME==VERSION"),

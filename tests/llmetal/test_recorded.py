@@ -117,7 +117,7 @@ def test_all_hosts(site: Path, plans: Planner, capsys: pytest.CaptureFixture[str
     assert plans.requests["g2"].name == "g2"
     assert plans.requests["s1"].groups == ("gateway",)
     assert plans.requests["g1"].plan_lock == "compare"
-    assert plans.candidates == [None] * 4
+    assert plans.candidates == [{"models": {}}] * 4
     assert run(site) == 3
     out = capsys.readouterr().out
     assert "✗ g2: it needs one [gpu-missing]" in out

@@ -39,19 +39,20 @@ GROUP_VARS = {
     "all": {"ansible_user": "admin", "llmetal_reboot": False},
     "gpu": {
         "llmetal_models": [
-            {"name": "chat-model", "source": {"type": "folder", "path": "/srv/models/chat-model"}}
+            {"name": name, "source": {"type": "folder", "path": f"/srv/models/{name}"}}
+            for name in ("chat-model", "small-model")
         ],
         "llmetal_instances": [
             {"name": "chat", "engine": "vllm", "model": "chat-model", "context": 8192}
         ],
     },
-    "a100": {"llmetal_driver": {"source": "none"}},
+    "a100": {"llmetal_driver": {"source": "auto"}},
     "rtx": {
         "llmetal_instances": [
             {
                 "name": "chat",
                 "engine": "vllm",
-                "model": "chat-model",
+                "model": "small-model",
                 "context": 4096,
                 "options": {"gpu-memory-utilization": 0.9},
             }
@@ -107,7 +108,7 @@ def make_facts(kind: str, number: int) -> dict[str, Any]:
         "gpu": {
             "gpus": gpus,
             "switches": [],
-            "driver": {"loaded": "580.95.05" if count else None},
+            "driver": {"loaded": "580.95.05" if count and kind != "a100" else None},
         },
         "python": [{"path": "/usr/bin/python3.11", "version": "3.11.2"}],
         "receipts": {},
@@ -120,8 +121,13 @@ def make_facts(kind: str, number: int) -> dict[str, Any]:
 def make_fleet(folder: Path, hosts: int = HOSTS) -> None:
     """Write an inventory of so many hosts, and the facts of each."""
     site, recorded = folder / "site", folder / "facts"
+    config = json.loads((ROOT / "tests/fixtures/models/qwen3-14b/config.json").read_text("utf-8"))
+    for name, layers in (("chat-model", 40), ("small-model", 16)):
+        model = recorded / "models" / name
+        model.mkdir(parents=True)
+        text = json.dumps({**config, "num_hidden_layers": layers})
+        (model / "config.json").write_text(text, encoding="utf-8")
     (site / "group_vars").mkdir(parents=True)
-    recorded.mkdir()
     for name, variables in GROUP_VARS.items():
         (site / "group_vars" / f"{name}.yml").write_text(json.dumps(variables), encoding="utf-8")
     lines = [HOSTS_YML]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    candidates,
     hypothetical,
     lock,
     planner,
@@ -202,12 +203,12 @@ def check_instance(
         ranks = tensor * (layout["data"] if one["engine"] == "vllm" else 1)
         assert layout["expert"] or text["moe_intermediate_size"] // ranks % 128 == 0
     memory = one["memory"]
-    if memory["gpu_bytes"]:
+    if memory["kv_tokens"] is not None:
         held = memory["weights_bytes"] + memory["kv_bytes"]
         assert held <= memory["gpu_bytes"]
         assert memory["kv_tokens"] >= (one["context"] or 1)
     if question.context is not None:
-        assert memory["longest_context"] >= question.context or not memory["gpu_bytes"]
+        assert (memory["longest_context"] or question.context) >= question.context
     if one["fp8"] is not None:
         assert one["fp8"]["path"] != "impossible"
 
@@ -227,8 +228,8 @@ def test_no_fact_makes_it_raise(key: str, value: object) -> None:
     """Facts of any shape give a plan or a refusal that names the fact."""
     question = Hardware(("a100_sxm4_80",), "debian13", model="tiny")
     facts = {**hypothetical.facts_of(question, COMPAT), key: value}
-    candidates = {"models": {"model": {"metadata": metadata(MODELS["tiny"])}}}
-    plan = planner.plan_host(hypothetical.request_of(question), facts, candidates, COMPAT)
+    answers = {"models": {"model": candidates.of_metadata(metadata(MODELS["tiny"]))}}
+    plan = planner.plan_host(hypothetical.request_of(question), facts, answers, COMPAT)
     assert plan.lock is not None or plan.refusals
 
 
