@@ -194,7 +194,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 def changed(changes: dict[str, Any]) -> dict[str, Any]:
     """The healthy host, but for some facts."""
-    facts = copy.deepcopy(HEALTHY)
+    facts: dict[str, Any] = copy.deepcopy(HEALTHY)
     for path, value in changes.items():
         *keys, last = path.split(".")
         inner: Any = facts
@@ -234,7 +234,7 @@ def test_report(
     assert report not in UNREAD or not findings.refusals
 
 
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "serve": SERVE,
     "driver": {**DRIVER, **SERVE},

@@ -331,15 +331,17 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the library
         """Keep quiet."""
 
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """One whole answer."""
+    def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> bool:
+        """One whole answer; true, so that a fault can end with it."""
+        more = dict(headers or {})
         self.send_response(status)
-        self.send_header("Content-Length", headers.pop("length", str(len(body))))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", more.pop("length", str(len(body))))
+        for name, value in more.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
         self.server.sent += len(body)
+        return True
 
     def do_GET(self) -> None:
         """The list of files, or a file or its beginning."""
@@ -358,13 +360,13 @@ class Handler(BaseHTTPRequestHandler):
             ]
             siblings += [{"rfilename": "../../outside", "size": 1}]
             body = json.dumps({"id": REPO, "sha": COMMIT, "siblings": siblings}).encode()
-            self.answer(200, body, Content_Type="application/json")
+            self.answer(200, body, headers={"Content-Type": "application/json"})
         elif path.startswith("/api/models/"):
             code = "RevisionNotFound" if "/revision/" in path else "RepoNotFound"
-            self.answer(404, b"{}", X_Error_Code=code, X_Error_Message="Not here")
+            self.answer(404, b"{}", headers={"X-Error-Code": code, "X-Error-Message": "Not here"})
         elif self.server.redirects:
             name = path.rsplit("/", 1)[1]
-            self.answer(302, Location=f"/cdn/{name}")
+            self.answer(302, headers={"Location": f"/cdn/{name}"})
         else:
             self.file(path.rsplit("/", 1)[1])
 
@@ -373,15 +375,17 @@ class Handler(BaseHTTPRequestHandler):
         body = self.server.files[name]
         asked = self.headers.get("Range", "")
         if self.server.ranges and asked.startswith("bytes=0-"):
-            self.answer(206, body[: int(asked.removeprefix("bytes=0-")) + 1], ETag='"1"')
+            self.answer(
+                206, body[: int(asked.removeprefix("bytes=0-")) + 1], headers={"ETag": '"1"'}
+            )
         else:
-            self.answer(200, body, ETag='"1"')
+            self.answer(200, body, headers={"ETag": '"1"'})
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that listens, with an environment that leads to it."""
-    from huggingface_hub.utils import close_session  # noqa: PLC0415 - not for the other tests
+    from huggingface_hub.utils._http import close_session  # noqa: PLC0415 - not for others
 
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -440,7 +444,7 @@ def test_fetch_asks_a_commit_once(server: Hub, tmp_path: Path) -> None:
     assert len(server.requests) == number
     assert hub.fetch(REPO, cache=cache) == first
     assert len(server.requests) == number + 1
-    server.fault = lambda handler: handler.answer(500) or True
+    server.fault = lambda handler: handler.answer(500)
     assert hub.fetch(REPO, COMMIT, cache=cache) == first
     with pytest.raises(LlmetalError, match="cannot answer now"):
         hub.fetch(REPO, cache=cache)
@@ -478,9 +482,9 @@ def test_cache_that_cannot_be_written(server: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "what"),
     [
-        (401, {"X_Error_Message": "Invalid username or password."}, "does not give this model"),
-        (403, {"X_Error_Code": "GatedRepo"}, "does not give this model"),
-        (404, {"X_Error_Code": "RepoNotFound"}, "no such model"),
+        (401, {"X-Error-Message": "Invalid username or password."}, "does not give this model"),
+        (403, {"X-Error-Code": "GatedRepo"}, "does not give this model"),
+        (404, {"X-Error-Code": "RepoNotFound"}, "no such model"),
         (429, {}, "cannot answer now"),
         (500, {}, "cannot answer now"),
         (503, {}, "cannot answer now"),
@@ -489,7 +493,7 @@ def test_cache_that_cannot_be_written(server: Hub, tmp_path: Path) -> None:
 )
 def test_refusals(server: Hub, status: int, headers: dict[str, str], what: str) -> None:
     """Each answer of a hub that gives nothing is one error with a way out."""
-    server.fault = lambda handler: handler.answer(status, **headers) or True
+    server.fault = lambda handler: handler.answer(status, headers=headers)
     with pytest.raises(LlmetalError, match=what) as caught:
         hub.fetch(REPO)
     assert f"HTTP {status}" in caught.value.why
@@ -502,7 +506,7 @@ def test_missing_revision_and_file(server: Hub) -> None:
     """A revision that is not there, and a file that a listing promises."""
     with pytest.raises(LlmetalError, match="or not this revision of it"):
         hub.fetch(REPO, "v2")
-    server.fault = lambda handler: "/resolve/" in handler.path and (handler.answer(404) or True)
+    server.fault = lambda handler: "/resolve/" in handler.path and handler.answer(404)
     with pytest.raises(LlmetalError, match="has not this file"):
         hub.fetch(REPO)
 
@@ -510,7 +514,7 @@ def test_missing_revision_and_file(server: Hub) -> None:
 def test_a_fault_that_passes(server: Hub) -> None:
     """A hub that is broken for a moment is asked again."""
     faults = iter([True, True])
-    server.fault = lambda handler: bool(next(faults, False) and (handler.answer(502) or True))
+    server.fault = lambda handler: bool(next(faults, False) and handler.answer(502))
     assert hub.fetch(REPO).revision == COMMIT
 
 
@@ -575,14 +579,14 @@ def test_endless_answers(server: Hub) -> None:
 )
 def test_not_a_hub(server: Hub, body: bytes, what: str) -> None:
     """Something else answers at the address."""
-    server.fault = lambda handler: handler.answer(200, body) or True
+    server.fault = lambda handler: handler.answer(200, body)
     with pytest.raises(LlmetalError, match=what):
         hub.fetch(REPO)
 
 
 def test_cut_answers(server: Hub) -> None:
     """An answer that ends early is a fault of the network."""
-    server.fault = lambda handler: handler.answer(200, b"{}", length="900") or True
+    server.fault = lambda handler: handler.answer(200, b"{}", {"length": "900"})
     with pytest.raises(LlmetalError, match="cannot be reached"):
         hub.fetch(REPO)
 
@@ -608,7 +612,7 @@ def test_token_stays_at_home(server: Hub, monkeypatch: pytest.MonkeyPatch) -> No
             if "/resolve/" not in handler.path:
                 return False
             name = handler.path.rsplit("/", 1)[1]
-            handler.answer(302, Location=f"{other.address}/cdn/{name}")
+            handler.answer(302, headers={"Location": f"{other.address}/cdn/{name}"})
             return True
 
         server.fault = away
