@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Findings
     from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
+_NEW_MAJOR = 13
 _RUNFILE = re.compile(r"cuda_(?P<release>\d+\.\d+\.\d+)_.*\.run")
 
 
@@ -66,7 +67,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that a toolkit depends on
         return None
     row = load_cuda()["releases"][wanted.release]
     _check_gpus(wanted.release, known, findings)
-    source = _source(wanted, facts, findings)
+    source = _source(wanted, facts, compat, findings)
     mode, package, why = _mode(
         wanted.release, row, request=request, gpus=known, driver=driver, findings=findings
     )
@@ -179,33 +180,37 @@ def _first_cuda(gpu: Gpu, architectures: Mapping[str, Any]) -> str | None:
     return None if first is None else str(first)
 
 
-def _source(wanted: _Wanted, facts: Facts, findings: Findings) -> str:
+def _source(wanted: _Wanted, facts: Facts, compat: Compat, findings: Findings) -> str:
     """Where the toolkit comes from; what NVIDIA's repository for the system lacks is refused."""
     if wanted.runfile:
         return "runfile"
-    release, system = wanted.release, facts.os_key
+    release, system = wanted.release, compat.systems.get(facts.os_key, {})
     major = numbers(release)[0]
     runfile = _runfile_row(load_cuda()["releases"][release]).get("file")
-    if system == "ubuntu2004" and major >= 13:  # noqa: PLR2004 - the CUDA major of the rule
+    fact = f"CUDA {release} on {facts.os_key}"
+    if system.get("cuda13_apt") is False and major >= _NEW_MAJOR:
+        last = str(system["cuda_repo_last_toolkit"])
         findings.add(
             "os-cuda13-focal",
-            fact=f"CUDA {release} on {system}",
-            fix="upgrade to Ubuntu 22.04 or newer, or take CUDA 12.9",
-            relax={"cuda": "12.9"},
+            fact=fact,
+            fix=f"upgrade to Ubuntu 22.04 or newer, or take CUDA {last}",
+            relax={"cuda": last},
         )
-    if system == "debian13" and major <= 12:  # noqa: PLR2004 - the CUDA major of the rule
+    if system.get("cuda12_apt_nvidia") is False and major < _NEW_MAJOR:
+        first = str(system["cuda_repo_first_toolkit_seen"])
         findings.add(
             "os-debian13-cuda12",
-            fact=f"CUDA {release} on {system}",
-            fix=f"take the runfile {runfile}, or CUDA 13.1",
-            relax={"cuda": runfile or "13.1"},
+            fact=fact,
+            fix=f"take the runfile {runfile}, or CUDA {first}",
+            relax={"cuda": runfile or first},
         )
-    if system == "ubuntu2604" and not is_at_least(release, "13.3"):
+    start = system.get("cuda_repo_from")
+    if start is not None and not is_at_least(release, str(start)):
         findings.add(
             "os-resolute-old",
-            fact=f"CUDA {release} on {system}",
-            fix=f"take the runfile {runfile}, or CUDA 13.3 or newer",
-            relax={"cuda": runfile or "13.3"},
+            fact=fact,
+            fix=f"take the runfile {runfile}, or CUDA {start} or newer",
+            relax={"cuda": runfile or str(start)},
         )
     return "apt"
 

@@ -269,3 +269,26 @@ def test_several_processes(
     assert answers[0] == answers[1]
     assert "g1" in answers[0]
     assert "there are no recorded facts of the host" in answers[0]
+
+
+def test_recorded_models(site: Path, plans: Planner, capsys: pytest.CaptureFixture[str]) -> None:
+    """What lies beside the facts of a model is known to the plan, read once; what is bad says so."""
+    for name, text in (("good", '{"architectures": ["LlamaForCausalLM"]}'), ("bad", "[")):
+        folder = site / "facts" / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(text, encoding="utf-8")
+    models = [
+        {"name": n, "source": {"type": "folder", "path": "/m"}} for n in ("good", "bad", "no")
+    ]
+    instances = [
+        {"name": m["name"], "engine": "vllm", "model": m["name"], "port": 8000 + n}
+        for n, m in enumerate(models)
+    ]
+    extra = json.dumps({"llmetal_models": models, "llmetal_instances": instances})
+    run(site, "-l", "g1", "--json", "-e", extra)
+    capsys.readouterr()
+    (answers,) = plans.candidates
+    known = answers["models"]
+    assert set(known) == {"good", "bad"}
+    assert known["good"]["shape"].architecture == "LlamaForCausalLM"
+    assert "is not a JSON object" in known["bad"]["error"]
