@@ -272,7 +272,7 @@ def test_several_processes(
 
 
 def test_recorded_models(site: Path, plans: Planner, capsys: pytest.CaptureFixture[str]) -> None:
-    """What lies beside the facts of a model is known to the plan, read once; what is bad says so."""
+    """What lies beside the facts of a model is known to the plan; what is bad says so."""
     for name, text in (("good", '{"architectures": ["LlamaForCausalLM"]}'), ("bad", "[")):
         folder = site / "facts" / "models" / name
         folder.mkdir(parents=True)
