@@ -153,7 +153,7 @@ def _interpreter(host: Context, release: Release) -> tuple[dict[str, Any] | None
         return {"version": best.version, "path": best.path, "source": "system"}, [why]
     seen = ", ".join(f"{one.path} {one.version}" for one in host.facts.interpreters)
     fact = (
-        f"found {seen or 'no Python'}; {release.package} {release.version} needs "
+        f"the host has {seen or 'no Python'}; {release.package} {release.version} needs "
         f"{release.python_from} or newer, below {release.python_below}"
     )
     if wanted == "system" or not (installer := _installer(host, release)):
