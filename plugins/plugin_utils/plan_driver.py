@@ -118,10 +118,11 @@ def choose_source(
     if system is None or system.family != "ubuntu":
         archive = branch_of(system.archive_driver or "") if system else ""
         floor = max(needed_branch(request, gpus, compat), int(request.driver.branch or 0))
-        if not archive or int(archive) < floor:
-            return "cuda_repo", f"source cuda_repo: the archive has branch {archive or 'none'}"
-        if _wants_fabric(facts, gpus, compat):
-            return "cuda_repo", "source cuda_repo: the archive has no fabric manager"
+        lacks = "" if archive and int(archive) >= floor else f"branch {archive or 'none'}"
+        if not lacks and _wants_fabric(facts, gpus, compat):
+            lacks = "no fabric manager"
+        if lacks:
+            return "cuda_repo", f"source cuda_repo: the archive has {lacks}"
         return "debian", f"source debian: its branch {archive} serves these GPUs and engines"
     if any(gpu.key in _NVLINK5_GPUS for gpu in gpus):
         return "cuda_repo", "source cuda_repo: Ubuntu has no nvlink5 packages"
