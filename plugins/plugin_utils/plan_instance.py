@@ -607,7 +607,7 @@ def _why_context(it: _One, shape: ModelShape, room: Memory, context: int | None)
         )
     if shape.weights is not None and shape.weights.counted:
         yield "the weights are counted from config.json, since no weight file was seen"
-    if room.approximate:
+    if it.release.engine != "vllm":
         yield f"the memory of {it.release.engine} is estimated more roughly than vLLM's"
 
 
