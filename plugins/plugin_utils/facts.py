@@ -35,6 +35,8 @@ class SeenGpu:
     pci: str
     device_id: str
     name: str
+    memory_mib: int | None = None
+    """As nvidia-smi shows it; None before there is a driver."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,13 @@ def parse(raw: object) -> Facts:
 
 def _gpu(raw: object) -> SeenGpu:
     row = _as(raw, dict, "gpu.gpus")
-    index = row.get("index")
+    index, memory = row.get("index"), row.get("memory_mib")
     return SeenGpu(
         index=index if isinstance(index, int) else None,
         pci=_get(row, "pci_address", str, "gpu.gpus."),
         device_id=_get(row, "device_id", str, "gpu.gpus.").lower().removeprefix("0x"),
         name=str(row.get("name") or ""),
+        memory_mib=memory if isinstance(memory, int) and memory > 0 else None,
     )
 
 

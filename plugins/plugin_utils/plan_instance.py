@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ansible_collections.llmetal.inference.plugins.plugin_utils.candidates import Snapshot
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Gpu, Release
-    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts, SeenGpu
     from ansible_collections.llmetal.inference.plugins.plugin_utils.layout import Layout, Problem
     from ansible_collections.llmetal.inference.plugins.plugin_utils.memory_model import Memory
     from ansible_collections.llmetal.inference.plugins.plugin_utils.model_shape import ModelShape
@@ -392,10 +392,8 @@ def _kinds(it: _One) -> list[Gpu]:
 def _cards(it: _One, kinds: list[Gpu]) -> layout.Cards:
     """The GPUs of an instance as one kind: of several, the least of each."""
     rows = [it.host.compat.gpus.get(gpu.key or "", {}) for gpu in kinds]
-    sizes = [
-        memory_model.gpu_memory(row, device_id=gpu.device_id, name=gpu.name)[0]
-        for gpu, row in zip(kinds, rows, strict=True)
-    ]
+    seen = [it.host.facts.gpus[index] for index in it.gpus if index < len(it.host.facts.gpus)]
+    sizes = [_gpu_bytes(it, gpu) for gpu in seen]
     if len(kinds) > 1:
         it.host.findings.add(
             "gpus-mixed",
@@ -403,16 +401,26 @@ def _cards(it: _One, kinds: list[Gpu]) -> layout.Cards:
             fix="give each kind an instance of its own",
         )
     known = [one for one in sizes if one is not None]
-    indexes = [index for index in it.gpus if index < len(it.host.facts.gpus)]
     return layout.Cards(
         engine=it.release.engine,
-        count=len(indexes),
+        count=len(seen),
         compute=_lowest(kinds),
         memory_bytes=min(known) if len(known) == len(sizes) else None,
-        links=_links(rows, len(indexes)),
+        links=_links(rows, len(seen)),
         keys=tuple(gpu.key for gpu in kinds if gpu.key),
         name=kinds[0].name,
     )
+
+
+def _gpu_bytes(it: _One, seen: SeenGpu) -> int | None:
+    """The memory of a GPU as CUDA sees it: from what nvidia-smi shows, else from the data."""
+    if seen.memory_mib is not None:
+        return memory_model.visible_bytes(seen.memory_mib)
+    known = it.host.compat.gpu(seen.device_id)
+    if known is None:
+        return None
+    row = it.host.compat.gpus.get(known.key or "", {})
+    return memory_model.gpu_memory(row, device_id=seen.device_id, name=known.name)[0]
 
 
 def _lowest(kinds: list[Gpu]) -> str:

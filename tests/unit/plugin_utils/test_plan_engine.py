@@ -152,3 +152,13 @@ def test_what_is_planned_only(bench: Any) -> None:  # noqa: ANN401 - see conftes
     assert rules(looked.warnings).count("plan-only") == 4
     run = bench.plan({**asked, "plan_lock": "use"}, **facts)
     assert rules(run.refusals).count("not-yet") == 4
+
+
+def test_memory_that_was_seen(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
+    """What nvidia-smi shows counts, and not the size on the label."""
+    gpus = bench.facts((RTX_3090,))["gpu"]
+    gpus |= {"driver": {"loaded": "580.95.05"}}
+    by_label = bench.plan(served(), gpu=gpus).lock["instances"][0]["memory"]["gpu_bytes"]
+    gpus["gpus"][0]["memory_mib"] = 24576
+    seen = bench.plan(served(), gpu=gpus).lock["instances"][0]["memory"]["gpu_bytes"]
+    assert by_label < seen < 24576 << 20
