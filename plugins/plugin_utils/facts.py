@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ansible_collections.llmetal.inference.plugins.plugin_utils.look import Look
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     Raw = Mapping[str, Any]
 
@@ -83,6 +83,8 @@ class Facts:
     home: str
     look: Look = field(default_factory=Look)
     """The whole survey, for what no plan depends on: a fact that is not there is unknown."""
+    unreadable: tuple[str, ...] = ()
+    """Facts of another form than the survey gives them; what depends on them is not checked."""
 
     @property
     def cpus(self) -> int | None:
@@ -105,6 +107,26 @@ class Facts:
         holding = [d for d in self.disks if path == d.path or path.startswith(_folder(d.path))]
         return max(holding, key=lambda disk: len(disk.path)).free_bytes if holding else None
 
+
+SCHEMA = 1
+_FORMS: Mapping[str, tuple[type, ...]] = {
+    "cpus": (int,),
+    "held": (list,),
+    "apt": (dict,),
+    "gpu_health": (list,),
+    "iommu": (dict,),
+    "kernel_log": (dict,),
+    "modules": (dict,),
+    "libraries": (dict,),
+    "toolkits": (dict,),
+    "docker": (dict,),
+    "container_toolkit": (dict,),
+    "limits": (dict,),
+    "ports": (list,),
+    "lock_sha256": (str,),
+    "run_lock": (dict,),
+}
+"""Facts that only checks look at, and their forms; where one is missing it is unknown."""
 
 _CONTAINERS = {"systemd-nspawn", "docker", "podman", "lxc", "lxc-libvirt", "container-other"}
 
@@ -130,7 +152,7 @@ def parse(raw: object) -> Facts:
         headers_version=_text(headers.get("version")),
         compiler=bool(kernel.get("compiler")),
         secure_boot=str(kernel.get("secure_boot") or "unknown"),
-        memory_bytes=_get(top, "memory_bytes", int),
+        memory_bytes=_size(top, "memory_bytes"),
         cpu_flags=frozenset(map(str, _maybe(top, "cpu_flags", list))),
         disks=tuple(_disk(row) for row in _get(top, "disks", list)),
         packages={str(k): str(v) for k, v in _get(top, "packages", dict).items()},
@@ -152,7 +174,18 @@ def parse(raw: object) -> Facts:
         user=_get(user, "name", str, "user."),
         home=_get(user, "home", str, "user."),
         look=Look(top),
+        unreadable=tuple(_unreadable(top)),
     )
+
+
+def _unreadable(top: Raw) -> Iterator[str]:
+    """The facts of another form than the survey gives them."""
+    if top.get("schema") != SCHEMA:
+        yield f"schema {top.get('schema')!r}"
+    for key, kinds in _FORMS.items():
+        value = top.get(key)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            yield f"{key} of type {type(value).__name__}"
 
 
 def _gpu(raw: object) -> SeenGpu:
@@ -194,6 +227,13 @@ def _is_active(unit: object) -> bool:
 def _as(value: object, kind: type[_T], key: str) -> _T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise FactsError(key, value)
+    return value
+
+
+def _size(row: Raw, key: str) -> int:
+    value = _get(row, key, int)
+    if value < 0:
+        raise FactsError(key, f"{value}")
     return value
 
 

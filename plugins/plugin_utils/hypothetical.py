@@ -8,7 +8,7 @@ assumed, and the fields of the lock that depend on it are null and named in `unr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import candidates, planner
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding
     from ansible_collections.llmetal.inference.plugins.plugin_utils.hub import Metadata
 
 HOST = "planned"
@@ -63,6 +64,8 @@ class Hardware:
     context: int | None = None
     concurrency: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    engine_only: bool = False
+    """Whether the engine is asked about without a model."""
 
 
 def plan(
@@ -84,14 +87,38 @@ def plan(
         answers["models"][_MODEL] = candidates.of_error(model_error)
     elif model is not None:
         answers["models"][_MODEL] = candidates.of_metadata(model)
-    return planner.plan_host(request_of(hardware), facts_of(hardware, compat), answers, compat)
+    found = planner.plan_host(request_of(hardware), facts_of(hardware, compat), answers, compat)
+    refusals = tuple(_with_words(finding) for finding in found.refusals)
+    return replace(found, refusals=refusals)
+
+
+def _with_words(finding: Finding) -> Finding:
+    """A refusal whose fix says how to ask for it."""
+    words = " ".join(_word(name, value) for name, value in sorted(finding.relax.items()))
+    return replace(finding, fix=f"{finding.fix} [{words}]") if words else finding
+
+
+def _word(name: str, value: object) -> str:
+    """A change of a question as its command line has it."""
+    option = f"--{name.replace('_', '-')}"
+    if name == "gpus" and isinstance(value, list | tuple):
+        kinds = dict.fromkeys(map(str, value))
+        return f"{option} " + ",".join(f"{list(value).count(one)}x{one}" for one in kinds)
+    if name == "options" and isinstance(value, dict):
+        pairs = [f"--engine-option {key}={one}" for key, one in sorted(value.items())]
+        return " ".join(pairs) or "without --engine-option"
+    if name == "engine_version":
+        return "without a release" if value is None else f"=={value}"
+    if value is None or value is False:
+        return f"without {option}"
+    return option if value is True else f"{option} {value}"
 
 
 def request_of(hardware: Hardware) -> HostRequest:
     """What an inventory with this question would ask of its host."""
     driver = hardware.driver
     instances: tuple[InstanceRequest, ...] = ()
-    if hardware.model is not None:
+    if hardware.model is not None or hardware.engine_only:
         instances = (
             InstanceRequest(
                 name=_INSTANCE,
@@ -118,9 +145,10 @@ def request_of(hardware: Hardware) -> HostRequest:
         ),
         cuda=CudaRequest(version=hardware.cuda),
         build=BuildRequest(),
-        models=(ModelRequest(_MODEL, "folder", hardware.model or "/"),) if instances else (),
+        models=() if hardware.model is None else (ModelRequest(_MODEL, "folder", hardware.model),),
         instances=instances,
         hypothetical=True,
+        engine_only=hardware.model is None,
     )
 
 

@@ -66,7 +66,11 @@ def nearest_gpu(
     larger = [key for key in fitting if _gigabytes(compat.gpus[key]) >= mine]
     return min(
         larger or fitting,
-        key=lambda key: (abs(_gigabytes(compat.gpus[key]) - mine), key),
+        key=lambda key: (
+            abs(_gigabytes(compat.gpus[key]) - mine),
+            "/" in str(compat.gpus[key]["model"]),  # one board, where there is a choice
+            key,
+        ),
         default=None,
     )
 

@@ -171,13 +171,20 @@ def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Finding
         )
     gpus = known_gpus(facts, compat)
     branch, why = _branch(request, gpus, system, compat, findings)
-    modules = _modules(request, gpus, system, findings)
+    modules = _modules(request, gpus, system, _newest_known(request, branch, compat), findings)
     packages = _packages(request, system, branch, compat, findings)
     if unknown or modules is None or packages is None:
         return None
     why += _why_modules(modules, gpus)
     fabric, nvlink5 = _fabric(facts, gpus, packages, compat, findings)
     _look_at_host(request, facts, system, findings)
+    maybe = [gpu for gpu in gpus if gpu.fabric == "required_if_nvswitch"]
+    if request.hypothetical and maybe and not fabric and len(facts.gpus) >= _MANY:
+        findings.add(
+            "fm-hidden",
+            fact=f"{len(facts.gpus)} x {maybe[0].name}: whether switches join them is not said",
+            fix="count on the fabric manager where they sit on a board with switches",
+        )
     headers = f"linux-headers-{facts.kernel}"
     return Intent(branch, modules, packages, gpus, fabric, nvlink5, headers, tuple(why))
 
@@ -244,10 +251,9 @@ def _unresolved(
     findings: Findings,
 ) -> DriverPlan:
     """The driver set without the versions that only package sources know."""
-    row = compat.branches.get(intent.branch, {})
     asked = request.driver.version
-    # Rules look at the newest release that is known of the branch; where none is, at the branch.
-    release = asked or str(row.get("latest_seen") or intent.branch)
+    release = _newest_known(request, intent.branch, compat)
+    _check_known(request, facts, intent.branch, compat, findings)
     _check_gpus(release, intent, compat, findings)
     names = [name for name in intent.one_version if name != intent.packages.fabric_package]
     driver: dict[str, Any] = {
@@ -256,7 +262,7 @@ def _unresolved(
         "modules": intent.modules,
         "source": _source(request, facts),
         "packages": [{"name": name, "version": None} for name in (*names, *intent.companions)],
-        "why": [*intent.why, "exact versions are found when the host's package sources are asked"],
+        "why": [*intent.why, *_why_unresolved(request, release, intent)],
     }
     fabric = None
     if intent.fabric and intent.packages.fabric_package is not None:
@@ -280,6 +286,40 @@ def _unresolved(
     fields += [f"kernel.{name}" for name in ("headers", "compiler") if not kernel[name]["version"]]
     fields += [] if facts.kernel else ["kernel.running"]
     return DriverPlan(kernel, driver, fabric, release, tuple(fields))
+
+
+def _why_unresolved(request: HostRequest, release: str, intent: Intent) -> list[str]:
+    why = []
+    if request.driver.version is None:
+        why.append(f"rules look at {release}, the newest release that is known of the branch")
+    if intent.packages.external and request.driver.mirror is None:
+        why.append("an inventory names that source's address and key in llmetal_driver.mirror")
+    return [*why, "exact versions are found when the host's package sources are asked"]
+
+
+def _check_known(
+    request: HostRequest,
+    facts: Facts,
+    branch: str,
+    compat: Compat,
+    findings: Findings,
+) -> None:
+    """What can be said of a release or branch that nobody looked up in a package source."""
+    asked, newest = request.driver.version, compat.branches.get(branch, {}).get("latest_seen")
+    if asked and newest and not is_at_least(str(newest), asked):
+        findings.add(
+            "driver-not-seen",
+            fact=f"driver {asked}; the newest that was seen of branch {branch} is {newest}",
+            fix="see that the package source has it",
+        )
+    carried = compat.systems.get(facts.os_key, {}).get("archive_branches")
+    if request.driver.source == "ubuntu" and carried and branch not in carried:
+        findings.add(
+            "driver-not-seen",
+            fact=f"branch {branch}; the archive of {facts.os_key} was seen with "
+            f"{', '.join(carried)}",
+            fix="take one of these branches, or llmetal_driver.source cuda_repo",
+        )
 
 
 def _foreign_platform(facts: Facts, findings: Findings) -> bool:
@@ -351,10 +391,23 @@ def _preferred_branch(gpus: Iterable[Gpu], compat: Compat) -> tuple[str, list[st
     return branch, [f"branch {branch} is the first supported one that serves these GPUs"]
 
 
+def _newest_known(request: HostRequest, branch: str, compat: Compat) -> str:
+    """The release that rules look at where none is resolved: the newest known of the branch."""
+    newest = compat.branches.get(branch, {}).get("latest_seen")
+    return request.driver.version or str(newest or branch)
+
+
 def _modules(
-    request: HostRequest, gpus: Iterable[Gpu], system: OperatingSystem, findings: Findings
+    request: HostRequest,
+    gpus: Iterable[Gpu],
+    system: OperatingSystem,
+    release: str,
+    findings: Findings,
 ) -> str | None:
-    """The kernel modules that all GPUs can use; None where there are none."""
+    """The kernel modules that all GPUs can use; None where there are none.
+
+    Open ones are preferred, where those of the branch list every GPU.
+    """
     asked = request.driver.modules
     closed = [gpu for gpu in gpus if gpu.kernel_module == "proprietary_only"]
     opened = [gpu for gpu in gpus if gpu.kernel_module == "open_only"]
@@ -384,7 +437,8 @@ def _modules(
         return None
     if asked != "auto":
         return asked
-    return "proprietary" if closed or (old_open and not opened) else "open"
+    unlisted = any(_unlisted(gpu, release) for gpu in gpus)
+    return "proprietary" if closed or ((old_open or unlisted) and not opened) else "open"
 
 
 def _why_modules(modules: str, gpus: Iterable[Gpu]) -> list[str]:
@@ -415,7 +469,7 @@ def _packages(
         key = _key_of(system, source, compat)
         findings.add(
             "driver-source-unset",
-            fact=f"llmetal_driver.source is {source}, without llmetal_driver.mirror",
+            fact=f"the driver comes from {source}, and llmetal_driver.mirror is not set",
             fix=f"set llmetal_driver.mirror to uri, suite, key_file and fingerprint{key}",
         )
         return None

@@ -90,7 +90,9 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
     plan.engines = [_engine(host, release, interpreter)]
     _check_hardware(host, release)
     plan.models, plan.unresolved = plan_instance.models(host)
-    plan.instances = [plan_instance.plan(host, release, one) for one in request.instances]
+    instances = [plan_instance.plan(host, release, one) for one in request.instances]
+    # A question about an engine alone has an instance for its options, and none to run.
+    plan.instances = [] if request.engine_only else instances
     _check_shared_gpus(host, plan.instances)
     _check_room(host, release, plan)
     return plan
@@ -419,7 +421,7 @@ def _check_hardware(host: Context, release: Release) -> None:
             "cc-floor",
             fact=f"{late[0].name} has compute capability {late[0].compute}, needed is "
             f"{release.min_compute}",
-            fix=f"use a newer GPU, such as {other}, or an engine built for CUDA 12",
+            fix=f"use a newer GPU, such as {other}",
             relax={"gpus": [key] * len(facts.gpus)} if key else {},
         )
 

@@ -242,11 +242,12 @@ def _mode(  # noqa: PLR0913 - a pure function of all that compatibility depends 
         package = f"cuda-compat-{'-'.join(release.split('.')[:2])}"
         findings.add("fwd-compat", fact=f"driver {driver}, {package}", fix=f"take driver {full}")
         return "forward", [package], [f"{package} serves CUDA {release} on driver {driver}"]
-    way = f", or set llmetal_cuda.forward_compatibility ({forward or 'these GPUs allow it'})"
+    possible = forward is None and not request.hypothetical
+    way = ", or set llmetal_cuda.forward_compatibility" if possible else ""
     findings.add(
         "cuda-driver-hard",
         fact=f"driver {driver}, CUDA {release} needs {floor}",
-        fix=f"take driver {floor} or newer" + ("" if forward else way),
+        fix=f"take driver {floor} or newer{way}",
         relax={"driver": branch_of(floor)},
     )
     return None, [], []

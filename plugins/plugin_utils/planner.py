@@ -242,7 +242,7 @@ def _plan(
     existing: lock_.Lock | None,
 ) -> lock_.Lock:
     compat = findings.compat
-    _check_host(facts, findings)
+    _check_host(asked, facts, findings)
     found = candidates_.parse(raw_candidates)
     before = (existing or {}).get("driver") or {}
     request, why = plan_driver.settle(asked, facts, compat)
@@ -395,14 +395,14 @@ def _host(
         "packages": _packages(request, compat),
         "gpus": [
             {
-                "pci": gpu.pci,
+                "pci": "not known" if request.hypothetical else gpu.pci,
                 "id": gpu.device_id,
                 "key": known.key if (known := compat.gpu(gpu.device_id)) else None,
                 "name": known.name if known else gpu.name,
             }
             for gpu in facts.gpus
         ],
-        "platform": dict(facts.platform),
+        "platform": {} if request.hypothetical else dict(facts.platform),
         "request_sha256": request.sha256,
     }
 
@@ -417,14 +417,21 @@ def _packages(request: HostRequest, compat: Compat) -> list[dict[str, str]]:
     return [{"name": name} for name in sorted(names)]
 
 
-def _check_host(facts: Facts, findings: Findings) -> None:
+def _check_host(request: HostRequest, facts: Facts, findings: Findings) -> None:
+    if facts.unreadable:
+        findings.add(
+            "facts-partial",
+            fact=", ".join(facts.unreadable),
+            fix="survey the host again with this release",
+        )
     if facts.arch not in _ARCHITECTURES:
-        fix = "take the host out of the inventory"
         key = plan_context.nearest_gpu(facts, findings.compat, lambda _row: True)
         findings.add(
             "arch",
             fact=f"the host is of architecture {facts.arch}",
-            fix=fix,
+            fix=f"take {findings.compat.gpus[key]['model']} in a host of x86_64"
+            if request.hypothetical and key
+            else "take the host out of the inventory",
             relax={"gpus": [key] * len(facts.gpus)},
         )
     if findings.compat.system(facts.os_key) is None:
@@ -484,7 +491,7 @@ def _check_whole(lock: lock_.Lock, findings: Findings) -> None:
         findings.add(
             "lock-unresolved",
             fact=", ".join(row["field"] for row in lock["unresolved"][:_SHOWN]),
-            fix="plan where the host can be reached: llmetal plan --upgrade --write",
+            fix="plan where the host can be reached: llmetal plan -i INVENTORY --upgrade --write",
         )
 
 

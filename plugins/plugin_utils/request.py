@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX = "llmetal_"
 
-_ABOUT_THE_RUN = frozenset({"lock_dir", "plan_lock", "resolve_ttl", "hypothetical"})
+_ABOUT_THE_RUN = frozenset({"lock_dir", "plan_lock", "resolve_ttl", "hypothetical", "engine_only"})
 """What says how to go about it, and not what the host gets."""
 
 
@@ -121,6 +121,8 @@ class HostRequest:
     resolve_ttl: int = 3600
     hypothetical: bool = False
     """Whether this is about hardware that nobody has yet."""
+    engine_only: bool = False
+    """Whether its instance stands for an engine without a model."""
 
     @property
     def only_looks(self) -> bool:

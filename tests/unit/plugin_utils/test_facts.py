@@ -54,3 +54,30 @@ def test_is_virtual_machine(bench: Any, kind: str | None, expected: bool) -> Non
     """A container shows the metal's devices, a virtual machine those it was given."""
     facts = facts_.parse(bench.facts(platform__virtualization=kind))
     assert facts.is_virtual_machine is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "unreadable"),
+    [
+        ({}, ()),
+        ({"cpus": 8, "held": [], "ports": []}, ()),
+        ({"cpus": "many", "ports": {}}, ("cpus of type str", "ports of type dict")),
+        ({"schema": 7}, ("schema 7",)),
+    ],
+)
+def test_what_only_checks_look_at(
+    bench: Any,  # noqa: ANN401 - see conftest.py
+    changes: dict[str, Any],
+    unreadable: tuple[str, ...],
+) -> None:
+    """Of another form it is named, so that it does not read as fine; missing it is unknown."""
+    assert facts_.parse(bench.facts(**changes)).unreadable == unreadable
+    warned = [finding.rule for finding in bench.plan({}, **changes).warnings]
+    assert ("facts-partial" in warned) == bool(unreadable)
+
+
+@pytest.mark.parametrize("size", [-1, -(10**12)])
+def test_no_memory_below_zero(bench: Any, size: int) -> None:  # noqa: ANN401 - see conftest.py
+    """A size below zero is no size."""
+    with pytest.raises(facts_.FactsError, match="memory_bytes"):
+        facts_.parse(bench.facts(memory_bytes=size))

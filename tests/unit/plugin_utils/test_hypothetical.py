@@ -219,3 +219,75 @@ def test_volta_gets_a_driver_and_no_engine(compat: Compat) -> None:
     assert plan.lock is not None
     assert plan.lock["driver"]["modules"] == "proprietary"
     assert int(plan.lock["driver"]["branch"]) <= 580
+
+
+@pytest.mark.parametrize(
+    ("gpus", "driver", "modules"),
+    [
+        ("t4", "535", "proprietary"),
+        ("t4", "580", "open"),
+        ("a100_sxm4_80", "470", "proprietary"),
+        ("rtx_3090", "470", "proprietary"),
+        ("h100_pcie", "535", "open"),
+    ],
+)
+def test_modules_that_a_branch_has(compat: Compat, gpus: str, driver: str, modules: str) -> None:
+    """Open modules where those of the branch list the GPU, else the proprietary ones that do."""
+    lock = ask(compat, gpus, "debian13", driver=driver).lock
+    assert lock is not None
+    assert lock["driver"]["modules"] == modules
+
+
+def test_an_engine_without_a_model(compat: Compat) -> None:
+    """Whether a release runs on a GPU and a driver can be asked without naming a model."""
+    plan = ask(compat, "a100_sxm4_80", "ubuntu2404", engine_only=True)
+    assert plan.lock is not None
+    assert plan.lock["engines"][0]["version"] == "0.33.0"
+    assert (plan.lock["instances"], plan.lock["models"]) == ([], [])
+    for more, rule in (
+        ({"engine_version": "0.6.0"}, "engine-release"),
+        ({"driver": "550"}, "cuda-driver-hard"),
+        ({"options": {"worker-use-ray": True}}, "engine-option"),
+    ):
+        assert rule in rules(ask(compat, "a100_sxm4_80", "ubuntu2404", engine_only=True, **more))
+    assert "no-kernel-image" not in rules(ask(compat, "t4", "ubuntu2404", engine_only=True))
+    assert "cc-floor" in rules(ask(compat, "v100_pcie", "ubuntu2404", engine_only=True))
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "warned"),
+    [
+        ("ubuntu2404", "580.999.99", True),
+        ("ubuntu2404", "580.95.05", False),
+        ("ubuntu2404", "545", True),
+        ("ubuntu2604", "535", True),
+        ("debian13", "580", False),
+    ],
+)
+def test_a_driver_that_nobody_has_seen(
+    compat: Compat,
+    system: str,
+    driver: str,
+    warned: bool,  # noqa: FBT001 - a column
+) -> None:
+    """A release newer than any that was seen, or a branch that the archive was not seen with."""
+    plan = ask(compat, "a100_pcie_80", system, driver=driver)
+    assert ("driver-not-seen" in {finding.rule for finding in plan.warnings}) is warned
+
+
+def test_switches_that_nobody_named(compat: Compat) -> None:
+    """Two SXM boards may or may not sit behind switches: said, not decided."""
+    plan = ask(compat, "2xh100_sxm5_80", "ubuntu2404")
+    assert "fm-hidden" in {finding.rule for finding in plan.warnings}
+    assert plan.lock is not None
+    assert plan.lock["host"]["gpus"][0]["pci"] == "not known"
+    assert plan.lock["host"]["platform"] == {}
+
+
+def test_a_fix_is_a_command_line(compat: Compat) -> None:
+    """Who reads a refusal can type what it says."""
+    (finding,) = ask(compat, "rtx_4090", "ubuntu2404", FP8).refusals
+    assert "--gpus 2xrtx_4090 --pipeline-parallel 1 --tensor-parallel 2" in finding.fix
+    (arm,) = ask(compat, "gb10", "ubuntu2404").refusals
+    assert "in a host of x86_64" in arm.fix
+    assert "inventory" not in arm.fix
