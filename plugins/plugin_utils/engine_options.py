@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -41,6 +42,61 @@ _REFUSED: Mapping[str, Mapping[str, str]] = {
 }
 """Options of each engine that no instance may have, and why."""
 
+_COUNTS: Mapping[str, frozenset[str]] = {
+    "vllm": frozenset(
+        {
+            "block-size",
+            "data-parallel-size",
+            "decode-context-parallel-size",
+            "kv-cache-memory-bytes",
+            "mamba-block-size",
+            "max-loras",
+            "max-num-batched-tokens",
+            "max-num-scheduled-tokens",
+            "max-num-seqs",
+            "max-parallel-loading-workers",
+            "nnodes",
+            "num-gpu-blocks-override",
+            "offload-num-in-group",
+            "pipeline-parallel-size",
+            "prefill-context-parallel-size",
+            "stream-interval",
+            "tensor-parallel-size",
+        }
+    ),
+    "sglang": frozenset(
+        {
+            "dp-size",
+            "ep-size",
+            "max-loras-per-batch",
+            "max-prefill-tokens",
+            "max-running-requests",
+            "max-total-tokens",
+            "nnodes",
+            "page-size",
+            "pp-size",
+            "stream-interval",
+            "tp-size",
+        }
+    ),
+}
+"""Options of each engine that are counts of what there must be one of at least."""
+_SIZES: Mapping[str, frozenset[str]] = {
+    "vllm": frozenset(
+        {
+            "cpu-offload-gb",
+            "data-parallel-rank",
+            "data-parallel-size-local",
+            "kv-offloading-size",
+            "mm-ipc-gpu-memory-gb",
+            "mm-processor-cache-gb",
+            "node-rank",
+        }
+    ),
+    "sglang": frozenset({"base-gpu-id", "cpu-offload-gb", "hicache-size", "node-rank"}),
+}
+"""Options of each engine that are sizes or places, of which none may be below zero."""
+
 _SECRET = re.compile(r"(.*-)?(api-key|token|passwd)|.*(password|secret).*")
 _SHARES = frozenset({"gpu-memory-utilization", "mem-fraction-static"})
 _TYPES: Mapping[str, Callable[[str], float]] = {"int": int, "float": float}
@@ -76,7 +132,10 @@ def arguments(
         if issue is None:
             option = known[f"--{name}"]
             part, why = _argument(f"--{name}", table["options"][option], value, option)
-            if why is None and _refused_value(option, value, table):
+            least = _least(option, str(table["engine"]))
+            if why is None and least is not None and _is_below(value, least):
+                part, why = [], (f"{name} is {value}", f"give it a number from {least} on")
+            elif why is None and _refused_value(option, value, table):
                 part, why = [], (f"{name} is {presentable(repr(value))}", "take another value")
             issue = None if why is None else OptionIssue("engine-option-value", *why)
             argv += part
@@ -124,6 +183,22 @@ def _instead(name: str, known: Mapping[str, str], table: Mapping[str, Any]) -> s
         return "write it in full: " + " or ".join(sorted(one.removeprefix("--") for one in whole))
     close = nearest(name, (spelling.removeprefix("--") for spelling in known))
     return f"did you mean {close}?" if close else "leave it out"
+
+
+def _least(option: str, engine: str) -> int | None:
+    """The smallest number that an option takes; None where that is not known."""
+    plain = option.removeprefix("--")
+    if plain in _COUNTS[engine]:
+        return 1
+    return 0 if plain in _SIZES[engine] else None
+
+
+def _is_below(value: object, least: int) -> bool:
+    """Whether a value, or one of a list, is a number below another; what is none is not."""
+    with contextlib.suppress(ValueError):
+        values = value if isinstance(value, list) else [value]
+        return any(float(str(one).rstrip(_SUFFIXES)) < least for one in values)
+    return False
 
 
 def _refused_value(option: str, value: object, table: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import stat
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.model_files impo
     too_large,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.model_weights import TensorInfo
+from ansible_collections.llmetal.inference.plugins.plugin_utils.words import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,10 +48,9 @@ _INDEX_LIMIT = 64 << 20
 _LISTING_LIMIT = 32 << 20
 _CACHE_LIMIT = 256 << 20
 _SCHEMA = 1
-_PATIENCE = 12
-"""A whole model may take so many times what a single answer may."""
+_LIMIT = 60.0
+"""Seconds that a whole model may take."""
 _PAUSE = 0.3
-_SLOW = "it answers too slowly"
 _WORKERS = 8
 _SHOWN = 5
 _OK, _PARTIAL, _BAD, _DENIED, _FORBIDDEN, _NOT_FOUND, _BUSY, _BROKEN = (
@@ -75,6 +76,9 @@ _TOKENIZERS = (
     ("sentencepiece.bpe.model",),
 )
 """Files that make a tokenizer, one row each."""
+_USER = re.compile(r"://.*@")
+"""Credentials of an address, whatever signs they have."""
+_MOST_PORTS = 65_535
 _YES = {"1", "ON", "YES", "TRUE"}
 
 
@@ -154,13 +158,14 @@ class _Source(Protocol):
         """The first bytes of a file, as many as there are up to a size."""
 
 
-def fetch(
+def fetch(  # noqa: PLR0913 - each has its default
     repo: str,
     revision: str | None = None,
     *,
     cache: Path | None = None,
     endpoint: str | None = None,
     timeout: float = 10,
+    limit: float = _LIMIT,
 ) -> Metadata:
     """Ask the hub about a model.
 
@@ -169,7 +174,8 @@ def fetch(
         revision: a branch, tag or commit; None is the hub's default branch.
         cache: a folder for answers; what is known of a commit is never asked again.
         endpoint: the hub's address; by default that of HF_ENDPOINT or of huggingface_hub.
-        timeout: seconds that the hub may be silent; a whole model may take 12 times that.
+        timeout: seconds that the hub may be silent.
+        limit: seconds that it may take for all that is asked of the model.
 
     Returns:
         What is known of the model, with its commit.
@@ -178,9 +184,14 @@ def fetch(
         LlmetalError: the name is none, the hub cannot be reached or does not give the model, or
             what it gives cannot be read.
     """
-    constants = importlib.import_module("huggingface_hub.constants")
+    # First, since the library reads HF_ENDPOINT at its import.
+    for one in (endpoint, os.environ.get("HF_ENDPOINT")):
+        if one:
+            _check_address(one)
+    constants = _constants()
     address = (endpoint or os.environ.get("HF_ENDPOINT") or str(constants.ENDPOINT)).rstrip("/")
-    _check_names(repo, revision, address)
+    _check_address(address)
+    _check_names(repo, revision)
     known = _Answers(cache, address, repo)
     if revision and _COMMIT.fullmatch(revision) and (found := known.load(revision)):
         return found
@@ -193,7 +204,7 @@ def fetch(
             why="HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, and no earlier answer is kept",
             fix="unset it on the controller, or name a folder that holds the model",
         )
-    hub = _Hub(address, repo, timeout)
+    hub = _Hub(address, repo, timeout, limit)
     commit = hub.list_files(revision)
     metadata = known.load(commit) if commit else None
     if metadata is None:
@@ -228,7 +239,19 @@ def read_folder(path: str | os.PathLike[str]) -> Metadata:
         ) from error
 
 
-def _check_names(repo: str, revision: str | None, address: str) -> None:
+def _constants() -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module("huggingface_hub.constants")
+    except ValueError as error:
+        raise LlmetalError(
+            what="the library of the hub cannot be used",
+            where="huggingface_hub",
+            why=in_words(str(error)),
+            fix="look at the variables of the environment that begin with HF_",
+        ) from error
+
+
+def _check_names(repo: str, revision: str | None) -> None:
     errors = importlib.import_module("huggingface_hub.errors")
     utils = importlib.import_module("huggingface_hub.utils")
     try:
@@ -246,17 +269,24 @@ def _check_names(repo: str, revision: str | None, address: str) -> None:
             where=in_words(repr(revision)),
             fix="name a branch, a tag or a commit of the model's repository",
         )
+
+
+def _check_address(address: str) -> None:
+    """See that an address is one of HTTP, with a port where it names one."""
+    what, why = "the address of the hub is none", ""
+    fix = "set HF_ENDPOINT to an address that begins with http:// or https://"
     try:
         parts = urlsplit(address)
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise LlmetalError(
-            what="the address of the hub is none",
-            where=in_words(repr(address)),
-            fix="set HF_ENDPOINT to an address that begins with http:// or https://",
-        )
+        if parts.scheme in {"http", "https"} and parts.hostname and address.isprintable():
+            what = "the port of the hub's address is wrong"
+            fix = f"set HF_ENDPOINT to an address with a port from 1 to {_MOST_PORTS}, or with none"
+            if parts.port != 0:
+                return
+    except ValueError as error:
+        why = in_words(str(error)) if "://" in address and "@" not in address else ""
+    raise LlmetalError(
+        what=what, where=in_words(repr(_USER.sub("://(hidden)@", address))), why=why, fix=fix
+    )
 
 
 def _is_offline() -> bool:
@@ -332,14 +362,22 @@ class _Folder:
 class _Hub:
     """A repository of a hub at one commit."""
 
-    def __init__(self, address: str, repo: str, timeout: float) -> None:
+    def __init__(self, address: str, repo: str, timeout: float, limit: float) -> None:
         self._utils = importlib.import_module("huggingface_hub.utils")
         errors = importlib.import_module("huggingface_hub.errors")
-        self._http_error: type[Exception] = errors.HTTPError
+        # The library's HTTP client has not kept its name.
+        client = importlib.import_module(errors.HTTPError.__module__.partition(".")[0])
+        self._http_errors: tuple[type[Exception], ...] = (
+            errors.HTTPError,
+            client.InvalidURL,
+            OSError,
+            ValueError,
+        )
         self._address = address
         self._repo = repo
         self._timeout = timeout
-        self._deadline = time.monotonic() + _PATIENCE * timeout
+        self._limit = limit
+        self._deadline = time.monotonic() + limit
         self._revision = ""
         self.where = repo
         self.files: dict[str, int] = {}
@@ -351,6 +389,7 @@ class _Hub:
         if revision:
             url += f"/revision/{quote(revision, safe='')}"
         raw = self._get(f"{url}?blobs=true", _LISTING_LIMIT + 1)
+        url = presentable(url)
         listing = parse_object(raw, _LISTING_LIMIT, url)
         siblings = listing.get("siblings")
         for one in siblings if isinstance(siblings, list) else ():
@@ -371,22 +410,45 @@ class _Hub:
         return None
 
     def place(self, name: str) -> str:
+        return presentable(self._url(name))
+
+    def _url(self, name: str) -> str:
         path = f"{self._repo}/resolve/{quote(self._revision, safe='')}/{quote(name)}"
         return f"{self._address}/{path}"
 
     def read(self, name: str, size: int) -> bytes:
-        return self._get(self.place(name), size)
+        return self._get(self._url(name), size)
 
     def _get(self, url: str, size: int) -> bytes:
         """The first bytes of an address; asked again where that may help."""
         for attempt in (1, 2, 3):
             try:
-                return self._ask(url, size)
+                return self._ask_in_time(url, size)
             except _Again as again:
                 if attempt == 3 or time.monotonic() + _PAUSE > self._deadline:  # noqa: PLR2004 - the last one
                     raise again.error from again.cause
                 time.sleep(_PAUSE * attempt)
         raise AssertionError
+
+    def _ask_in_time(self, url: str, size: int) -> bytes:
+        """Ask in a thread that can be left: nothing else ends the wait for names and headers."""
+        answers: list[bytes] = []
+        errors: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                answers.append(self._ask(url, size))
+            except Exception as error:  # noqa: BLE001 - handed to whoever asked
+                errors.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(max(0.0, self._deadline - time.monotonic()))
+        for error in errors:
+            raise error
+        if not answers:
+            raise self._too_slow()
+        return answers[0]
 
     def _ask(self, url: str, size: int) -> bytes:
         headers = self._utils.build_hf_headers() | {"Accept-Encoding": "identity"}
@@ -403,16 +465,25 @@ class _Hub:
                     if len(found) >= size:
                         break
                     if time.monotonic() > self._deadline:
-                        raise self._unreachable(_SLOW)
+                        raise self._too_slow()
                 return bytes(found[:size])
-        except (self._http_error, OSError) as error:
+        except self._http_errors as error:
             why = str(error) or type(error).__name__
             raise _Again(self._unreachable(why), error) from error
+
+    def _too_slow(self) -> LlmetalError:
+        return LlmetalError(
+            what="the hub answers too slowly",
+            where=f"{self._repo} at {presentable(self._address)}",
+            why=f"what is asked of a model was not there after {self._limit:g} seconds",
+            fix="try again later, set HF_ENDPOINT to another mirror, or name a folder that holds"
+            " the model",
+        )
 
     def _unreachable(self, why: str) -> LlmetalError:
         return LlmetalError(
             what="the hub cannot be reached",
-            where=f"{self._repo} at {self._address}",
+            where=f"{self._repo} at {presentable(self._address)}",
             why=in_words(why),
             fix="check the network and HF_ENDPOINT, or name a folder that holds the model",
         )
@@ -436,7 +507,7 @@ class _Hub:
         else:
             what = "the hub cannot answer now"
             fix = "try again later, or set HF_ENDPOINT to another mirror"
-        where = f"{self._repo} at {self._address}"
+        where = f"{self._repo} at {presentable(self._address)}"
         error = LlmetalError(what=what, where=where, why=why, fix=fix)
         if status == _BUSY or status >= _BROKEN:
             return _Again(error, None)

@@ -42,6 +42,8 @@ _FALLBACK_CONTEXT = 8192
 _MOST_GPUS = 16
 _GROUP_SLACK = 1.5
 _EIGHT_BITS = 8
+_LEAST_ROOM = GIB // 10
+"""No model that anybody serves is smaller."""
 
 
 @dataclass(frozen=True)
@@ -211,12 +213,12 @@ def budget(shape: ModelShape, layout: Layout, cards: Cards, settings: Settings) 
 
     The peak of the activations is that of the longest step: for each token twice the hidden size
     (the residual and a layer's input) and three times the width of the MLP (gate, up and their
-    product), in 16 bits; and the logits of each request, in 16 and in 32 bits. Experts have the
-    workspace of vLLM's Triton kernel instead, for each chosen one the larger of its width and the
-    hidden size and the larger of twice its width and the hidden size; twice, since it grows in
-    steps that all count; and with data parallel for the tokens of all replicas, which gather them.
-    Against four recorded starts of vLLM 0.26 (16,384 tokens, 256 requests) that is 1.59 GiB for
-    1.59 and 1.35 (8B, BF16 and FP8) and 2.34 GiB for 2.21 and 2.33 (30B-A3B), so that the cache
+    product), in the model's type; and the logits of each request, in that and in 32 bits. Experts
+    have the workspace of vLLM's Triton kernel instead, for each chosen one the larger of its width
+    and the hidden size and the larger of twice its width and the hidden size; twice, since it grows
+    in steps that all count; and with data parallel for the tokens of all replicas, which gather
+    them. Against four recorded starts of vLLM 0.26 (16,384 tokens, 256 requests) that is 1.59 GiB
+    for 1.59 and 1.35 (8B, BF16 and FP8) and 2.34 GiB for 2.21 and 2.33 (30B-A3B), so that the cache
     comes out right or up to 0.2 % too small; 1.4 % with the graphs, which that release left out.
 
     Args:
@@ -359,12 +361,9 @@ def ways_out(shape: ModelShape, layout: Layout, cards: Cards, settings: Settings
     room = max(0, memory.usable_bytes - memory.reserve_bytes)
     if cards.engine == "sglang":
         room = memory.usable_bytes
-    ways.append(
-        Way(
-            "smaller_model",
-            f"a model with less than {gib(room)} of weights on each GPU, cache included",
-        )
-    )
+    if room >= _LEAST_ROOM:
+        text = f"a model with less than {gib(room)} of weights on each GPU, cache included"
+        ways.append(Way("smaller_model", text))
     return ways
 
 
@@ -470,7 +469,7 @@ def _stage(layers: int | None, stages: int) -> float:
 
 
 def _activation(shape: ModelShape, layout: Layout, engine: str, sequences: int, batch: int) -> int:
-    row, width = _data()["reserve"], 2
+    row, width = _data()["reserve"], max(2, _WIDTHS.get(shape.dtype or "", 2))
     hidden, mlp = max(0, shape.hidden or 0), max(0, dense_width(shape) or 0) // layout.tensor
     values = row["mlp_copies"] * mlp
     experts = shape.experts
@@ -483,7 +482,8 @@ def _activation(shape: ModelShape, layout: Layout, engine: str, sequences: int, 
         workspace = max(wide, hidden) + max(2 * wide, hidden)
         values = max(values, row["expert_steps"] * chosen * workspace * gathered)
     tokens = batch * width * (row["hidden_copies"] * hidden + values)
-    return int(tokens + sequences * max(0, shape.vocab or 0) * row["logit_bytes"])
+    logits = row["logit_bytes"] + width - 2
+    return int(tokens + sequences * max(0, shape.vocab or 0) * logits)
 
 
 def _graphs(shape: ModelShape, layout: Layout) -> int:
@@ -596,7 +596,7 @@ def _shortage(
             f"{memory.concurrency:.1f} of them: {gib(memory.short_bytes)} short"
         )
     relax = _relaxed(rule, layout, settings, memory, ways)
-    fix = "; or ".join(way.text for way in ways)
+    fix = "; or ".join(way.text for way in ways) or "take GPUs with more memory"
     return Problem(rule, fact, fix, relax)
 
 
@@ -685,12 +685,11 @@ def _four_bit(
         drafts=int(weights.drafts * share),
     )
     then = budget(replace(shape, weights=small), layout, cards, settings)
-    verdict = f"fits with a context of {then.context}"
     if not then.fits:
-        verdict = f"is still {gib(then.short_bytes)} short"
+        return []
     text = (
         f"a four-bit checkpoint (another one, AWQ or GPTQ), about {gib(then.weights_bytes)} "
-        f"on each GPU, which {verdict}"
+        f"on each GPU, which fits with a context of {then.context}"
     )
     return [Way("four_bit", text)]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.plugin_utils.model_weights import TensorInfo
+from ansible_collections.llmetal.inference.plugins.plugin_utils.words import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,8 +44,8 @@ _BITS = {
 
 
 def in_words(text: str) -> str:
-    """A text of someone else, short and on one line."""
-    line = " ".join(text.split())
+    """A text of someone else, short, on one line and without credentials."""
+    line = presentable(" ".join(text.split()))
     return line if len(line) <= _WORDS else f"{line[:_WORDS]}..."
 
 

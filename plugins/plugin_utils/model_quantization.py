@@ -269,8 +269,12 @@ def read_quantization(values: Values, itemsize: int) -> Reading:
     reader = _READERS.get("modelopt" if method.startswith("modelopt") else method)
     storages = reader(values, itemsize) if reader else f"the layout of {method[:40]!r} is not known"
     if isinstance(storages, str):
-        found = Quantization(method, values.whole("bits", "w_bit", most=_BITS), None, entries)
-        problem = None if found.bits else storages
+        bits = values.whole("bits", "w_bit", most=_BITS)
+        if bits is None and (reader is _packed or values.has("bits", "w_bit")):
+            # Engines stop at what is no number of bits, so no method's usual number is taken.
+            bits = 0
+        found = Quantization(method, bits, None, entries)
+        problem = None if bits else storages
         return Reading(found, None, problem, storages)
     first = storages[0][1]
     scheme = Scheme(

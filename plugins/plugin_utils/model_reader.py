@@ -93,6 +93,8 @@ _ODD = (
     "compress_ratio",
 )
 """Parts of keys by which families of other layers are known."""
+_TOLERANCE = 0.1
+"""By how much files may differ from what config.json counts: other tensors, names, padding."""
 _MOST_LAYERS = 10_000
 _MOST_CONTEXT = 1 << 31
 _UNSTRETCHED = frozenset({"linear", "dynamic", "ntk"})
@@ -139,6 +141,7 @@ def shape_of(
     config: Mapping[str, object],
     tensors: Mapping[str, TensorInfo] | None = None,
     files_bytes: int | None = None,
+    dtype: str | None = None,
 ) -> ModelShape:
     """What a model is.
 
@@ -146,6 +149,7 @@ def shape_of(
         config: config.json.
         tensors: the tensors of its safetensors files; None where their headers were not read.
         files_bytes: bytes of all weight files; None where no file was seen.
+        dtype: the type of what is not quantised, where it is another one than config.json says.
 
     Returns:
         The model; what cannot be known is None, and named in `missing`.
@@ -159,12 +163,14 @@ def shape_of(
     _read_layers(draft)
     _read_attention(draft)
     _read_experts(draft)
-    dtype = _dtype(outer, values)
+    dtype = dtype or _dtype(outer, values)
     itemsize = item_size(dtype)
     recurrent = _read_state(draft, itemsize, dtype)
     reading = _read_quantization(draft, itemsize)
     weights = _read_weights(draft, reading, itemsize, tensors, files_bytes)
     kinds = draft.kinds
+    if reason := _why_no_class(outer):
+        draft.missing.add("architecture", reason)
     return ModelShape(
         architecture=next(iter(outer.words("architectures")), ""),
         model_type=model_type,
@@ -189,6 +195,89 @@ def shape_of(
         projections=_projections(draft),
         missing=draft.missing.sentences,
     )
+
+
+def recast(
+    shape: ModelShape,
+    config: Mapping[str, object],
+    *,
+    dtype: str | None = None,
+    quantization: Mapping[str, object] | None = None,
+) -> ModelShape:
+    """A model as an engine holds it that was asked for other types than those of the checkpoint.
+
+    Args:
+        shape: the model.
+        config: its config.json.
+        dtype: the type of what is not quantised.
+        quantization: the quantization_config of a checkpoint that is like what the engine makes.
+
+    Returns:
+        The model; its weights are those of before, as far as the difference cannot be told.
+    """
+    asked = dict(config)
+    if quantization is not None:
+        asked["quantization_config"] = quantization
+    then = shape_of(asked, dtype=dtype or shape.dtype)
+    was = shape_of(config, dtype=shape.dtype)
+    weights = shape.weights
+    if weights is None:
+        weights = None if shape.missing.get("weights") else then.weights
+    elif then.weights is not None and was.weights is not None:
+        weights = _in_proportion(weights, was.weights, then.weights)
+    elif shape.quantization is None and quantization is None:
+        before, after = item_size(shape.dtype) or 2, item_size(dtype) or 2
+        weights = _times(weights, after / before)
+    return replace(
+        shape,
+        dtype=then.dtype,
+        quantization=then.quantization,
+        recurrent=then.recurrent,
+        weights=weights,
+    )
+
+
+def _in_proportion(weights: Weights, was: Weights, then: Weights) -> Weights:
+    """Weights whose parts grow or shrink as counted ones do."""
+
+    def part(name: str) -> int:
+        mine, old, new = (getattr(one, name) for one in (weights, was, then))
+        return int(mine * new / old) if old else int(mine)
+
+    rest = weights.total - weights.replicated - weights.experts - weights.drafts
+    old = was.total - was.replicated - was.experts - was.drafts
+    new = then.total - then.replicated - then.experts - then.drafts
+    replicated, experts, drafts = part("replicated"), part("experts"), part("drafts")
+    total = replicated + experts + drafts + (int(rest * new / old) if old else rest)
+    return replace(
+        weights,
+        total=total,
+        replicated=replicated,
+        experts=experts,
+        drafts=drafts,
+        vision=part("vision"),
+    )
+
+
+def _times(weights: Weights, factor: float) -> Weights:
+    return replace(
+        weights,
+        total=int(weights.total * factor),
+        replicated=int(weights.replicated * factor),
+        experts=int(weights.experts * factor),
+        drafts=int(weights.drafts * factor),
+        vision=int(weights.vision * factor),
+    )
+
+
+def _why_no_class(outer: Values) -> str | None:
+    """Why an engine could not find the model's class; None where it can."""
+    found = outer.raw("architectures")
+    if found is None or found == []:
+        return f"{outer.where} has no architectures, by which an engine finds the model's code"
+    if not isinstance(found, (list, tuple)) or not all(isinstance(one, str) for one in found):
+        return f"{outer.where} has architectures = {shown(found)}, which is no list of names"
+    return None
 
 
 def _text_part(outer: Values) -> tuple[Values, Family | None, str]:
@@ -261,11 +350,16 @@ def _read_layers(draft: _Draft) -> None:
     if layers is None:
         missing.add("kv_cache", missing.sentences["layers"])
         return
-    names = values.words("layer_types", "layers_block_type")
+    named = next((one for one in ("layer_types", "layers_block_type") if values.has(one)), None)
+    names = values.words(named) if named else ()
     pattern = values.text("hybrid_override_pattern")
     if not names and pattern:
         names = tuple(pattern[:_MOST_LAYERS])
-    if names:
+    if named and not names:
+        reason = f"{values.where} has {named} = {shown(values.raw(named))}, which names no types"
+        for key in ("kv_cache", "state", "weights"):
+            missing.add(key, reason)
+    elif names:
         draft.kinds = _named_kinds(draft, names, layers)
     else:
         draft.kinds = _implied_kinds(draft, layers)
@@ -581,23 +675,36 @@ def _read_weights(
     tensors: Mapping[str, TensorInfo] | None,
     files: int | None,
 ) -> Weights | None:
-    """The weights, from the best source that there is."""
-    if tensors:
-        draft.missing.sentences.pop("weights", None)
-        return read_weights(tensors, files, draft.layers)
+    """The weights, from the best source that there is.
+
+    Files that hold another size than config.json says are not the whole model, or not of this one;
+    then the count stands.
+    """
     blueprint = _blueprint(draft, reading, itemsize)
     weights = None
     if isinstance(blueprint, str):
         draft.missing.add("weights", blueprint)
     elif "weights" not in draft.missing.sentences:
         weights = count(blueprint)
-    if files is None:
+    if files is None and not tensors:
         return weights
     draft.missing.sentences.pop("weights", None)
+    seen = read_weights(tensors, files, draft.layers) if tensors else None
+    size = seen.total if seen else files or 0
+    if weights is not None and not _is_near(size, weights):
+        return replace(weights, files=files if files is not None else size, differs=True)
+    if seen is not None or files is None:
+        return seen
     if weights is None:
         # The total is what the files say; how it is spread over GPUs is not known.
         return Weights(files, 0, 0, None, counted=False, files=files)
     return _fitted(weights, files)
+
+
+def _is_near(size: int, weights: Weights) -> bool:
+    """Whether files can be those of the counted weights; layers for speculation may be left out."""
+    least = weights.total - weights.drafts
+    return least * (1 - _TOLERANCE) <= size <= weights.total * (1 + _TOLERANCE)
 
 
 def _fitted(weights: Weights, files: int) -> Weights:

@@ -22,7 +22,7 @@ class Quantization:
     method: str
     """As config.json names it: fp8, awq, gptq, compressed-tensors, ..."""
     bits: int | None = None
-    """Bits of a quantised weight; None where it is not said."""
+    """Bits of a quantised weight; None where it is not said, 0 where what is said is no number."""
     block: tuple[int, int] | None = None
     """Rows (out) and columns (in) that share a scale; None for per-tensor or per-channel scales."""
     ignored: tuple[str, ...] = ()
@@ -74,6 +74,8 @@ class Weights:
     parameters: int | None
     counted: bool
     """Counted from the architecture, and not read from safetensors."""
+    differs: bool = False
+    """Counted although there are files, since their size is another than config.json says."""
     files: int | None = None
     """Bytes of all weight files, for the disk; None where no file was seen."""
     vision: int = 0

@@ -7,6 +7,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,7 @@ _LEAST_CONTEXT = 2048
 _MANY = 10**6
 _AMX = "amx_tile"
 _WIDTHS = {"float32": 4, "float": 4}
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<ext>\.\w+)")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab")
 
 
@@ -114,6 +117,18 @@ class _Fit:
 
 
 @dataclass(frozen=True)
+class _Held:
+    """A model as the engine holds it, in the types that the instance asks for."""
+
+    shape: ModelShape
+    why: tuple[str, ...] = ()
+    approximate: bool = False
+    """Whether its weights are what the engine makes of others at its start."""
+    made: Mapping[str, Any] | None = None
+    """A quantization_config like what it makes of them."""
+
+
+@dataclass(frozen=True)
 class _One:
     """An instance with all that its decisions look at."""
 
@@ -139,6 +154,19 @@ class _One:
             added = self.host.findings.add(one.rule, fact=fact, fix=one.fix, relax=one.relax)
             refused = added or refused
         return refused
+
+    def without(self, *names: str) -> dict[str, Any]:
+        """Its options without some, whatever the inventory spells these."""
+        known = _spellings(self.release.options)
+        left_out = {f"--{name}" for name in names}
+        return {k: v for k, v in self.asked.options.items() if known.get(f"--{k}") not in left_out}
+
+    def word(self, name: str) -> str | None:
+        """The value of an option as text; None where it is not given, or the engine refuses it."""
+        value = self.options.get(name)
+        if value is None or engine_options.arguments(self.table, {name: value})[1]:
+            return None
+        return str(value)
 
     def number(self, name: str) -> float | None:
         """The value of an option that is a number; None where it is not given."""
@@ -197,21 +225,54 @@ def _unread(host: Context, name: str, path: str, why: str, fix: str = "") -> Non
 
 
 def _check_files(host: Context, name: str, seen: Snapshot) -> None:
-    """Whether a model has what an engine reads besides weights: the folder is all that it gets."""
+    """Whether a model has what an engine reads: the folder is all that it gets."""
+    names = [str(row["path"]) for row in seen.files]
     if seen.metadata is not None:
-        if seen.metadata.problems:
+        names = [path for path, _ in seen.metadata.files]
+    said = [*_missing_shards(names), *_wrong_size(seen)]
+    if seen.metadata is not None:
+        facts = list(dict.fromkeys((*seen.metadata.problems, *said)))
+        if facts:
             host.findings.add(
                 "model-partial",
-                fact="; ".join(seen.metadata.problems),
+                fact="; ".join(facts),
                 fix="nothing for a plan: weights are then counted; complete it before it is served",
             )
         return
-    names = [str(row["path"]) for row in seen.files]
+    if said:
+        host.findings.add(
+            "model-size",
+            fact=f"model {name}: {'; '.join(said)}",
+            fix="fetch the missing files, or the config.json that belongs to these: the plan has "
+            "counted with what config.json says",
+        )
     if not any(path.startswith(_TOKENIZERS) for path in names):
         host.findings.add(
             "model-incomplete",
             fact=f"model {name} has none of {', '.join(_TOKENIZERS[:4])}",
             fix="put the tokenizer's files beside the weights",
+        )
+
+
+def _missing_shards(names: Iterable[str]) -> Iterable[str]:
+    """Sets of weight files whose own numbers say that some are not there."""
+    found: dict[tuple[str, int, str], set[int]] = defaultdict(set)
+    for name in names:
+        if one := _SHARD.fullmatch(name):
+            found[one["stem"], int(one["count"]), one["ext"]].add(int(one["number"]))
+    for (stem, count, ext), there in sorted(found.items()):
+        if len(there) < count:
+            yield f"of {count} files {stem}-*-of-{count:05}{ext} there are {len(there)}"
+
+
+def _wrong_size(seen: Snapshot) -> Iterable[str]:
+    """Weight files that cannot be those of config.json."""
+    shape = shape_of(seen)
+    weights = shape.weights if shape else None
+    if weights is not None and weights.differs:
+        yield (
+            f"the weight files hold {size(weights.files or 0)}, and by config.json the weights are "
+            f"{size(weights.total)}"
         )
 
 
@@ -266,6 +327,8 @@ def model_bytes(host: Context, name: str) -> int:
         return 0
     shape = shape_of(seen)
     weights = shape.weights if shape and not seen.files else None
+    if weights is not None and weights.differs:
+        return max(weights.files or 0, weights.total)
     return seen.size or (weights.files or weights.total if weights else 0)
 
 
@@ -283,8 +346,15 @@ def shape_of(seen: Snapshot | None) -> ModelShape | None:
         return None
     if seen.shape is not None:
         return seen.shape
-    weights = [int(row["size"]) for row in seen.files if str(row["path"]).endswith(".safetensors")]
-    return _shape(json.dumps(seen.config, sort_keys=True), sum(weights) or None)
+    sizes = {str(row["path"]): int(row["size"]) for row in seen.files}
+    weights = {path: one for path, one in sizes.items() if path.endswith(".safetensors")}
+    # The same weights in the layout of their maker, beside the one that engines read.
+    usual = {path: one for path, one in weights.items() if not path.startswith("consolidated")}
+    config = dict(seen.config)
+    if seen.architectures:
+        config.setdefault("architectures", list(seen.architectures))
+    total = sum((usual or weights).values()) or None
+    return _shape(json.dumps(config, sort_keys=True), total)
 
 
 @functools.lru_cache(maxsize=256)
@@ -334,15 +404,85 @@ def _fit(it: _One) -> _Fit:
         return _Fit(context=it.asked.context)
     it.add(_undecided(shape))
     cards = _cards(it, kinds)
+    held = _held(it, shape, _lowest(kinds))
+    shape = held.shape
     settings, path = _settings(it, shape, kinds)
     chosen = _layout(it, shape, cards, settings, asked)
     if chosen is None:
         return _Fit(context=it.asked.context, fp8=path)
     room, context = _context(it, shape, chosen.layout, cards, settings)
-    why = [*chosen.why, *_why_context(it, shape, room, context)]
+    why = [*chosen.why, *_why_context(it, shape, room, context), *held.why]
     if path is not None:
         why.append(f"{path['path'].replace('_', ' ')} arithmetic: {path['kernel'] or 'no kernel'}")
-    return _Fit(chosen.layout, context, _as_row(shape, room), path, tuple(why))
+    row = _as_row(shape, room)
+    row["approximate"] = row["approximate"] or held.approximate
+    return _Fit(chosen.layout, context, row, path, tuple(why))
+
+
+def _held(it: _One, shape: ModelShape, compute: str) -> _Held:
+    """The model as the engine holds it: in the types that are asked for, or that it falls back to.
+
+    The type that it computes in is the model's `dtype` from here on.
+    """
+    held = _quantised(it, shape)
+    engine, asked = it.release.engine, it.word("dtype")
+    if asked is not None:
+        problems = fp8.check_dtype(engine, compute, asked, held.shape)
+        relax = {"options": it.without("dtype")}
+        it.add(replace(one, relax=relax) for one in problems)
+    dtype = fp8.computed_in(engine, compute, asked, held.shape)
+    if dtype is None or shape.dtype is None or dtype == fp8.full_name(shape.dtype):
+        return held
+    recast = _recast(it, shape, dtype=dtype, quantization=held.made)
+    recast = replace(recast, quantization=held.shape.quantization)
+    said = f"computed in {dtype}, which dtype asks for"
+    if asked in {None, "auto"}:
+        said = f"computed in {dtype}, to which {engine} falls back on compute capability {compute}"
+        if fp8.full_name(shape.dtype) == "float32":
+            said = f"computed in {dtype}: {engine} takes 32 bits only where dtype asks for them"
+    why = f"{said}; the checkpoint is in {shape.dtype}"
+    return replace(held, shape=recast, why=(*held.why, why))
+
+
+def _quantised(it: _One, shape: ModelShape) -> _Held:
+    """The model as the option quantization makes it, and what the engine would refuse of that."""
+    asked, engine = it.word("quantization"), it.release.engine
+    if asked is None or (shape.quantization is None and "quantization" in shape.missing):
+        return _Held(shape)
+    target, refused = fp8.check_quantization(engine, asked, shape)
+    if refused:
+        fix = "leave it out: the engine reads the format from the checkpoint"
+        relax = {"options": it.without("quantization")}
+        it.add([layout.Problem("engine-option-value", refused, fix, relax)])
+    if target is None:
+        return _Held(shape)
+    config = fp8.online(engine, target)
+    if config is not None:
+        then = _recast(it, shape, quantization=config)
+        if then.weights is not None and then.weights != shape.weights:
+            why = f"the weights are in {target} from the start on: the engine makes them so"
+            return _Held(then, (why,), approximate=True, made=config)
+        shape = replace(shape, quantization=then.quantization)
+    fact = (
+        f"how large the weights are that the engine makes with quantization {target} is not known: "
+        "memory was planned with those of the checkpoint"
+    )
+    fix = "start it once and read what the engine's log says"
+    it.add([layout.Problem("model-undecided", fact, fix)])
+    return _Held(shape, approximate=True)
+
+
+def _recast(
+    it: _One,
+    shape: ModelShape,
+    *,
+    dtype: str | None = None,
+    quantization: Mapping[str, Any] | None = None,
+) -> ModelShape:
+    """A model in other types; from its config.json, since what is not quantised stays as it is."""
+    seen = it.host.candidates.models.get(it.asked.model)
+    config: Mapping[str, Any] = seen.config if seen is not None else {}
+    return model_reader.recast(shape, config, dtype=dtype, quantization=quantization)
 
 
 def _asked(it: _One) -> layout.Asked:
@@ -448,13 +588,12 @@ def _settings(
     found = fp8.path(it.release.engine, device, compute, shape)
     problems = fp8.check(found, shape, f"{kinds[0].name} ({compute})")
     it.add(_with_hardware(it, shape, one) for one in problems)
-    value = it.options.get(knobs.kv_dtype)
-    width = _WIDTHS.get(str(it.options.get("dtype", shape.dtype)), 2)
-    cache = fp8.kv_dtype(
-        it.release.engine, device, compute, None if value is None else str(value), width=width
-    )
+    width = _WIDTHS.get(shape.dtype or "", 2)
+    asked = it.word(knobs.kv_dtype)
+    cache = fp8.kv_dtype(it.release.engine, device, compute, asked, width=width)
     if cache.problem is not None:
-        it.add([cache.problem])
+        relax = {"options": it.without(knobs.kv_dtype)} if cache.problem.relax else {}
+        it.add([replace(cache.problem, relax=relax)])
     offload = it.number(knobs.offload)
     utilization = it.number(knobs.utilization)
     settings = memory_model.Settings(
@@ -573,18 +712,19 @@ def _with_way(  # noqa: PLR0913, PLR0917 - what a way out depends on
     problem: Problem,
 ) -> Problem:
     """A shortage with a way out, where more GPUs of the kind would not be one: ask for less."""
-    if problem.relax or not problem.rule.startswith("memory-") or problem.rule == "memory-offload":
+    if not problem.rule.startswith("memory-") or problem.rule == "memory-offload":
+        return problem
+    if (found := _without_option(it, shape, chosen, cards, settings)) is not None:
+        fix = f"leave {' and '.join(found)} out; or {problem.fix}"
+        return replace(problem, fix=fix, relax={"options": it.without(*found)})
+    if problem.relax:
         return problem
     least: dict[str, Any] = {"concurrency": None}
     for modest in (
         replace(settings, concurrency=None),
         replace(settings, concurrency=None, context=None),
     ):
-        left = [
-            other
-            for other in memory_model.check_memory(shape, chosen, cards, modest)
-            if other.rule.startswith("memory-") and other.rule != "memory-offload"
-        ]
+        left = _shortages(shape, chosen, cards, modest)
         if not left or left[0].relax:
             relax = {**least, **(left[0].relax if left else {})}
             return replace(problem, fix=f"ask for fewer requests; or {problem.fix}", relax=relax)
@@ -595,6 +735,40 @@ def _with_way(  # noqa: PLR0913, PLR0917 - what a way out depends on
     name = it.host.compat.gpus[key]["model"]
     fix = f"take GPUs with more memory, such as {name}; or {problem.fix}"
     return replace(problem, fix=fix, relax={"gpus": [key] * cards.count, **least})
+
+
+def _shortages(
+    shape: ModelShape, chosen: Layout, cards: layout.Cards, settings: memory_model.Settings
+) -> list[Problem]:
+    """What of the memory is short."""
+    return [
+        one
+        for one in memory_model.check_memory(shape, chosen, cards, settings)
+        if one.rule.startswith("memory-") and one.rule != "memory-offload"
+    ]
+
+
+def _without_option(
+    it: _One,
+    shape: ModelShape,
+    chosen: Layout,
+    cards: layout.Cards,
+    settings: memory_model.Settings,
+) -> list[str] | None:
+    """The options of the instance without which it would fit; None where they are not why."""
+    knobs = it.knobs
+    options = (knobs.utilization, knobs.batch, knobs.sequences)
+    given = [name for name in options if it.number(name) is not None]
+    for names in (*([name] for name in given), given):
+        modest = replace(
+            settings,
+            utilization=None if knobs.utilization in names else settings.utilization,
+            max_batched_tokens=None if knobs.batch in names else settings.max_batched_tokens,
+            max_num_seqs=None if knobs.sequences in names else settings.max_num_seqs,
+        )
+        if names and not _shortages(shape, chosen, cards, modest):
+            return names
+    return None
 
 
 def _is_larger(row: Mapping[str, Any], cards: layout.Cards) -> bool:
@@ -613,7 +787,9 @@ def _why_context(it: _One, shape: ModelShape, room: Memory, context: int | None)
             f"{size(room.weights_bytes)} of weights on each GPU leave {size(room.kv_bytes)} for "
             f"{room.kv_tokens} tokens: {room.concurrency:.1f} requests of {room.context}"
         )
-    if shape.weights is not None and shape.weights.counted:
+    if shape.weights is not None and shape.weights.differs:
+        yield "the weights are counted from config.json, since the files have another size"
+    elif shape.weights is not None and shape.weights.counted and shape.weights.files is None:
         yield "the weights are counted from config.json, since no weight file was seen"
     if it.release.engine != "vllm":
         yield f"the memory of {it.release.engine} is estimated more roughly than vLLM's"
@@ -640,7 +816,8 @@ def _as_row(shape: ModelShape, room: Memory) -> dict[str, Any]:
         "kv_bytes_per_token": told(room.kv_token_bytes, known=room.kv_token_bytes > 0),
         "state_bytes_per_request": told(room.sequence_bytes, known=cached),
         "kv_tokens": told(room.kv_tokens, known=cached),
-        "longest_context": told(room.longest_context, known=cached),
+        # Where nobody knows what the model reads, what fits is no length that it can be asked for.
+        "longest_context": told(room.longest_context, known=cached and bool(shape.max_context)),
         "concurrency": told(round(room.concurrency, 2), known=cached),
         "approximate": room.approximate,
     }
@@ -687,6 +864,8 @@ def _fit_cpu(it: _One, kv_gib: int) -> _Fit:
     found = fp8.path(it.release.engine, "cpu", None, shape, amx=_AMX in it.host.facts.cpu_flags)
     it.add(fp8.check(found, shape, "processors"))
     _is_served(it, shape)
+    if not shape.architecture:
+        it.add(_undecided(shape))
     if context and shape.max_context and context > shape.max_context:
         it.host.findings.add(
             "context-model",

@@ -29,6 +29,7 @@ def test_the_table_is_whole() -> None:
         ({"long-prefill-token-threshold": 5}, ["--long-prefill-token-threshold", "5"]),
         ({"max-num-batched-tokens": "8k"}, ["--max-num-batched-tokens", "8k"]),
         ({"dtype": "bfloat16", "block-size": 16}, ["--block-size", "16", "--dtype", "bfloat16"]),
+        ({"cpu-offload-gb": 0}, ["--cpu-offload-gb", "0"]),
         ({"middleware": ["a", "b"]}, None),
     ],
 )
@@ -68,6 +69,10 @@ def test_arguments(options: dict[str, Any], argv: list[str] | None) -> None:
         ({"gpu-memory-utilization": float("inf")}, "engine-option-value", "type float"),
         ({"gpu-memory-utilization": -0.5}, "engine-option-value", "up to 1"),
         ({"gpu-memory-utilization": 95}, "engine-option-value", "up to 1"),
+        ({"block-size": 0}, "engine-option-value", "from 1 on"),
+        ({"max-num-seqs": -3}, "engine-option-value", "from 1 on"),
+        ({"max-num-batched-tokens": "0k"}, "engine-option-value", "from 1 on"),
+        ({"cpu-offload-gb": -20}, "engine-option-value", "from 0 on"),
         ({"block-size": "http://me:hush@h"}, "engine-option-value", "type int"),
         ({"dtype": {"token": "hush"}}, "engine-option-value", "type str"),
     ],

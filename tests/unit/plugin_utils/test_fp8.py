@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.llmetal.inference.plugins.plugin_utils import compat, fp8
 from ansible_collections.llmetal.inference.plugins.plugin_utils.model_shape import (
@@ -92,6 +94,7 @@ def test_kernels() -> None:
         (Quantization("gptq", None), "12.0", SLOW),
         (Quantization("gptq", 4), "7.0", NEVER),
         (Quantization("gptq", 3), "8.6", UNKNOWN),
+        (Quantization("awq", 0), "8.6", UNKNOWN),
         (Quantization("mxfp4", None), "7.5", NEVER),
         (Quantization("mxfp4", None), "9.0", SLOW),
         (Quantization("modelopt_fp4", 4), "9.0", SLOW),
@@ -137,6 +140,50 @@ def test_check() -> None:
         assert problem.rule == rule
         assert "this GPU" in problem.fact
     assert fp8.check(fp8.path("vllm", "gpu", "9.0", model), model, "an H100") == []
+    # Four-bit integers are unpacked on every GPU, so no newer one is a way out.
+    four = shape(Quantization("awq", 4))
+    assert fp8.check(fp8.path("vllm", "gpu", "8.0", four), four, "this GPU") == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "compute", "asked", "model_type", "own", "found"),
+    [
+        ("vllm", "7.5", None, "qwen3", "bfloat16", "float16"),
+        ("vllm", "7.5", "auto", "gemma2", "bfloat16", "float32"),
+        ("vllm", "8.0", None, "qwen3", "float32", "bfloat16"),
+        ("vllm", "8.0", "half", "qwen3", "bfloat16", "float16"),
+        ("vllm", "8.0", None, "qwen3", None, None),
+        ("vllm", "8.0", None, "qwen3", "float8_e4m3fn", "float8_e4m3fn"),
+        ("sglang", "8.0", None, "qwen3", "float32", "float32"),
+    ],
+)
+def test_computed_in(  # noqa: PLR0913, PLR0917 - a row of a table
+    engine: str,
+    compute: str,
+    asked: str | None,
+    model_type: str,
+    own: str | None,
+    found: str | None,
+) -> None:
+    """The type that is asked for, or that the engine falls back to."""
+    model = replace(shape(None), model_type=model_type, dtype=own)
+    assert fp8.computed_in(engine, compute, asked, model) == found
+
+
+@pytest.mark.parametrize(
+    ("compute", "asked", "model_type", "rules"),
+    [
+        ("7.5", "bfloat16", "qwen3", ["dtype-compute"]),
+        ("8.0", "bfloat16", "qwen3", []),
+        ("8.0", "half", "gemma2", ["engine-option-value"]),
+        ("8.0", "float", "qwen3", ["engine-option-value"]),
+    ],
+)
+def test_check_dtype(compute: str, asked: str, model_type: str, rules: list[str]) -> None:
+    """What vLLM refuses; of SGLang nothing was read."""
+    model = replace(shape(BLOCK), model_type=model_type)
+    assert [one.rule for one in fp8.check_dtype("vllm", compute, asked, model)] == rules
+    assert fp8.check_dtype("sglang", compute, asked, model) == []
 
 
 @pytest.mark.parametrize(
@@ -151,6 +198,7 @@ def test_check() -> None:
         ("sglang", "9.0", "float8", None, 2, False),
         ("sglang", "9.0", "bfloat16", "bfloat16", 2, True),
         ("vllm", None, "fp8", "fp8", 1, False),
+        ("vllm", "9.0", "foo", None, 2, False),
     ],
 )
 def test_kv_dtype(  # noqa: PLR0913, PLR0917 - a row of a table

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import socket
@@ -543,9 +544,37 @@ def test_trickling_hub(server: Hub) -> None:
 
     server.fault = trickle
     start = time.monotonic()
-    with pytest.raises(LlmetalError, match="too slowly"):
-        hub.fetch(REPO, timeout=0.1)
-    assert time.monotonic() - start < 5
+    with pytest.raises(LlmetalError, match="answers too slowly") as caught:
+        hub.fetch(REPO, timeout=0.1, limit=1)
+    assert time.monotonic() - start < 3
+    assert "after 1 seconds" in caught.value.why
+
+
+@pytest.mark.parametrize("part", ["api", "resolve"])
+def test_trickling_headers(server: Hub, part: str) -> None:
+    """Nor does one whose headers never end, whichever the answer; and the process can end."""
+
+    def trickle(handler: Handler) -> bool:
+        if f"/{part}/" not in handler.path:
+            return False
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(1000):
+            handler.wfile.write(b"x: y\r\n")
+            handler.wfile.flush()
+            time.sleep(0.02)
+        return True
+
+    server.fault = trickle
+    start = time.monotonic()
+    with pytest.raises(LlmetalError, match="answers too slowly"):
+        hub.fetch(REPO, timeout=0.1, limit=0.5)
+    assert time.monotonic() - start < 3
+    assert all(one.daemon for one in threading.enumerate() if "(ask)" in one.name)
+
+
+def test_limit_of_a_model() -> None:
+    """Without another, a model has a minute."""
+    assert inspect.signature(hub.fetch).parameters["limit"].default == 60
 
 
 def test_endless_answers(server: Hub) -> None:
@@ -637,12 +666,64 @@ def test_token_stays_at_home(server: Hub, monkeypatch: pytest.MonkeyPatch) -> No
         (REPO, None, "ftp://example", "address of the hub is none"),
         (REPO, None, "http://", "address of the hub is none"),
         (REPO, None, "http://[::1", "address of the hub is none"),
+        (REPO, None, "http://a\x1bb", "address of the hub is none"),
+        (REPO, None, "http://127.0.0.1:99999", "port of the hub's address is wrong"),
+        (REPO, None, "http://127.0.0.1:0", "port of the hub's address is wrong"),
+        (REPO, None, "http://127.0.0.1:x", "port of the hub's address is wrong"),
     ],
 )
 def test_names(repo: str, revision: str | None, endpoint: str | None, what: str) -> None:
     """What is no name, revision or address is said to be none before anything is asked."""
     with pytest.raises(LlmetalError, match=what):
         hub.fetch(repo, revision, endpoint=endpoint)
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999"])
+def test_address_of_the_environment(address: str) -> None:
+    """The library reads it at its import, where a bad one is a crash: ours is looked at before."""
+    code = (
+        "from ansible_collections.llmetal.inference.plugins.plugin_utils import hub\n"
+        "try: hub.fetch('a/b')\n"
+        "except hub.LlmetalError as error: print(error.what, error.where, error.fix)"
+    )
+    path = os.pathsep.join(one for one in sys.path if one)
+    environment = os.environ | {"PYTHONPATH": path, "HF_ENDPOINT": address}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True
+    )
+    assert "the hub" in done.stdout
+    assert address in done.stdout
+    assert "HF_ENDPOINT" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://user:secret@127.0.0.1:1", "https://user:sec/ret@host", "ftp://u:secret@host"],
+)
+def test_credentials_are_hidden(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address may have them; no part of an error does."""
+    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    with pytest.raises(LlmetalError) as caught:
+        hub.fetch(REPO, endpoint=address, timeout=1)
+    error = caught.value
+    said = " ".join((str(error), error.what, error.where, error.why, error.fix))
+    assert "(hidden)@" in said
+    assert "sec" not in said.replace("seconds", "")
+    assert "ret@" not in said
+
+
+def test_credentials_of_answers_are_hidden(server: Hub) -> None:
+    """Nor do the names of files that cannot be read."""
+    server.files["config.json"] = b"[]"
+    address = server.address.replace("://", "://user:secret@")
+    with pytest.raises(LlmetalError, match="is not a JSON object") as caught:
+        hub.fetch(REPO, endpoint=address)
+    assert "://(hidden)@127.0.0.1" in caught.value.where
+    server.fault = lambda handler: handler.answer(401, headers={"X-Error-Message": address})
+    with pytest.raises(LlmetalError, match="does not give") as caught:
+        hub.fetch(REPO, endpoint=address)
+    assert "secret" not in str(vars(caught.value))
 
 
 def test_imports_are_cheap() -> None:

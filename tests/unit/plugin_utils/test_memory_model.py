@@ -162,6 +162,23 @@ def test_ways_out() -> None:
     assert ways[2].relax == {"options": {"kv-cache-dtype": "fp8"}}
 
 
+def test_ways_that_lead_nowhere() -> None:
+    """A checkpoint that would not fit either, and a model of no size, are no ways out."""
+    ways = memory_model.ways_out(HYBRID, Layout(), RTX_3090, Settings(utilization=0.01))
+    assert not {"four_bit", "smaller_model"} & {way.kind for way in ways}
+    settings = Settings(context=8192, utilization=0.01)
+    (problem,) = memory_model.check_memory(HYBRID, Layout(), RTX_3090, settings)
+    assert problem.fix
+
+
+def test_wide_activations() -> None:
+    """What is computed in 32 bits is twice as large."""
+    wide = replace(DENSE, dtype="float32")
+    one, two = (memory_model.budget(each, Layout(), H200, Settings()) for each in (DENSE, wide))
+    assert 1.5 < two.activation_bytes / one.activation_bytes <= 2
+    assert two.kv_token_bytes == 2 * one.kv_token_bytes
+
+
 def test_layouts_of_memory() -> None:
     """What each kind of parallelism splits."""
     one = memory_model.budget(MOE, Layout(), H200, Settings())

@@ -291,6 +291,7 @@ def test_gpt2_names() -> None:
     """Old names of the same dimensions."""
     shape = shape_of(
         {
+            "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "torch_dtype": "float16",
             "n_embd": 768,
@@ -358,6 +359,12 @@ def test_no_quantisation(value: object) -> None:
             "weights",
             "8 layers and names the types of 1",
         ),
+        ({"layer_types": "x"}, "kv_cache", "layer_types = 'x', which names no types"),
+        ({"layer_types": [1, 2]}, "kv_cache", "layer_types = a list, which names no types"),
+        ({"layer_types": []}, "weights", "layer_types = a list, which names no types"),
+        ({"architectures": None}, "architecture", "config.json has no architectures"),
+        ({"architectures": []}, "architecture", "config.json has no architectures"),
+        ({"architectures": "X"}, "architecture", "architectures = 'X', which is no list"),
         ({"layer_types": ["linear_attention"] * 8}, "state", "no linear_conv_kernel_dim"),
         ({"num_experts": "many"}, "experts", "num_experts = 'many'"),
         ({"model_type": "mixtral"}, "experts", "config.json has no num_experts"),
@@ -412,10 +419,27 @@ def test_known_files_of_an_unknown_family() -> None:
         False,
     )
     assert set(shape.missing) == {"architecture"}
-    counted = shape_of(LLAMA, None, 10**6)
-    assert counted.weights is not None
-    assert (counted.weights.total, counted.weights.counted) == (10**6, True)
-    assert counted.weights.replicated + counted.weights.experts <= 10**6
+
+
+@pytest.mark.parametrize(("share", "believed"), [(0.92, True), (1.08, True), (0.5, False)])
+def test_files_and_count(share: float, believed: bool) -> None:  # noqa: FBT001 - a column
+    """Files near the count are the size of the weights; others are not this model, or not whole."""
+    alone = shape_of(LLAMA).weights
+    assert alone is not None
+    size = int(alone.total * share)
+    weights = shape_of(LLAMA, None, size).weights
+    assert weights is not None
+    assert (weights.total == size, weights.differs, weights.files) == (believed, not believed, size)
+    assert believed or (weights.total, weights.counted) == (alone.total, True)
+
+
+@pytest.mark.parametrize("value", [-4, "4", 0, None])
+def test_bits_that_are_no_number(value: object) -> None:
+    """They are not taken for the usual number."""
+    shape = shape_of(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": value}})
+    assert shape.quantization is not None
+    assert shape.quantization.bits == 0
+    assert "quantization" in shape.missing
 
 
 WORDS = st.sampled_from(
