@@ -8,11 +8,14 @@ A command's module is imported only when that command is asked for, so that a st
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib
+import io
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
@@ -34,6 +37,28 @@ examples:
   ./llmetal site -i inventory/lab --check     what a run would change
   ./llmetal site -i inventory/lab             converge and prove
 """
+
+
+_ERRORS = "llmetal.replace"
+_PLAIN = str.maketrans(
+    {"✓": "+", "✗": "x", "▶": ">", "…": ".", "─": "-", "━": "-", "•": "*", "·": "."}
+)
+"""What stands for our marks where standard output cannot have them."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, of a command too, to which an empty path is none (`Path` has it for `.`)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(*arguments, **options)
+        self.register("type", Path, _path)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        message = "the path is empty: name a folder or a file"
+        raise argparse.ArgumentTypeError(message)
+    return Path(text)
 
 
 @dataclass(frozen=True)
@@ -60,7 +85,7 @@ COMMANDS = (
 
 def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; the arguments of a command are known only where it is the chosen one."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="llmetal",
         description="From bare Ubuntu and Debian GPU hosts to proved LLM endpoints.",
         epilog=_EPILOG,
@@ -115,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # closed by the shell (>&-)
         return _cannot_write("it is closed")
+    _write_what_can_be(sys.stdout)
     try:
         status = _handle(words)
     except LlmetalError as error:
@@ -144,6 +170,21 @@ def _handle(words: Sequence[str]) -> int:
         raise
     sys.stdout.flush()
     return status
+
+
+def _write_what_can_be(stream: TextIO) -> None:
+    """Let a stream of another encoding have something like it for what it cannot have."""
+    codecs.register_error(_ERRORS, _replaced)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=_ERRORS)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks: as many, and all of them ASCII."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end].translate(_PLAIN)
+    return "".join(one if one.isascii() else "?" for one in found), error.end
 
 
 def _is_broken(stream: TextIO) -> bool:

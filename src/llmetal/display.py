@@ -94,7 +94,9 @@ class JsonDisplay:
 
     @staticmethod
     def _print(item: Mapping[str, Any]) -> None:
-        sys.stdout.write(json.dumps(item, ensure_ascii=False, default=str) + "\n")
+        encoding = (sys.stdout.encoding or "utf-8").lower().replace("_", "-")
+        plain = encoding not in {"utf-8", "utf8"}  # else characters would be lost
+        sys.stdout.write(json.dumps(item, ensure_ascii=plain, default=str) + "\n")
         sys.stdout.flush()
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -15,23 +16,46 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.words import nea
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding
     from ansible_collections.llmetal.inference.plugins.plugin_utils.hub import Metadata
     from ansible_collections.llmetal.inference.plugins.plugin_utils.hypothetical import Hardware
     from ansible_collections.llmetal.inference.plugins.plugin_utils.planner import Plan
 
 MOST_GPUS = 64
+_ENGINE_BY_DEFAULT = "vllm"
 _MOST = 10**9
 """No number of a question is larger; what is, was mistyped."""
 
+_SHOWN = 60
+"""So many characters of a wrong value are shown."""
+
 _LIST = "`llmetal plan --list-gpus` prints all of them"
-_GPU = re.compile(r"(?:(?P<count>-?\d{1,9})\s*x\s*)?(?P<key>[A-Za-z]\w*)")
-_DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
-_CUDA = re.compile(r"\d{1,2}(\.\d{1,2}){0,2}|cuda_[\w.]+\.run")
-_ENGINE = re.compile(r"(?P<name>[A-Za-z_-]+)(?:==(?P<version>\d+(\.\w+)*(\+[\w.]+)?))?")
-_REPOSITORY = re.compile(r"(?P<repo>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_GPU = re.compile(r"(?:(?P<count>-?\d{1,4000})\s*[xX]\s*)?(?P<key>[A-Za-z]\w*)", re.ASCII)
+_DRIVER = re.compile(r"\d{3}(\.\d+){0,2}", re.ASCII)
+_CUDA = re.compile(r"\d{1,2}(\.\d{1,2}){0,2}|cuda_[\w.]+\.run", re.ASCII)
+_ENGINE = re.compile(r"(?P<name>[A-Za-z_-]+)(?:==(?P<version>\d+(\.\w+)*(\+[\w.]+)?))?", re.ASCII)
+_REPOSITORY = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,10}(\.\d{1,10})?", re.ASCII)
+_SCALAR = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+
+_CREDENTIALS = re.compile(r"://.*@")
+
+_OF_MODEL = (
+    "context",
+    "concurrency",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "expert_parallel",
+)
+"""What is decided for a model only."""
+
+_FIRST_HAND = ("survey", "inventory", "candidates")
+"""Sources that are a run's own: a question has neither hosts nor an inventory."""
+_ASKED = "the question asked"
 
 
 def read(arguments: argparse.Namespace) -> Hardware:
@@ -48,7 +72,7 @@ def read(arguments: argparse.Namespace) -> Hardware:
             where="--os",
             fix=f"name one of {', '.join(compat.systems)}",
         )
-    engine, version = _engine(arguments.engine, compat)
+    engine, version = _engine(arguments.engine or _ENGINE_BY_DEFAULT, compat)
     found: dict[str, Any] = {
         "gpus": gpus,
         "os": _key("--os", arguments.os, compat.systems),
@@ -66,7 +90,9 @@ def read(arguments: argparse.Namespace) -> Hardware:
         "context": _count("--context", arguments.context),
         "concurrency": _count("--concurrency", arguments.concurrency),
         "options": _options(arguments.engine_option),
+        "engine_only": arguments.engine is not None and arguments.model is None,
     }
+    _check_purpose(found)
     from ansible_collections.llmetal.inference.plugins.plugin_utils import (  # noqa: PLC0415 - imports the planner
         hypothetical,
     )
@@ -86,7 +112,49 @@ def plan(hardware: Hardware) -> Plan:
             metadata = _metadata(hardware.model)
         except LlmetalError as found:
             error = found
-    return hypothetical.plan(hardware, metadata, load_compat(), error)
+    compat = load_compat()
+    answer = hypothetical.plan(hardware, metadata, compat, error)
+    named = [_source(compat, name) for name in _FIRST_HAND]
+    return dataclasses.replace(
+        answer,
+        refusals=tuple(_asked(one, named) for one in answer.refusals),
+        warnings=tuple(_asked(one, named) for one in answer.warnings),
+    )
+
+
+def _source(compat: Compat, name: str) -> str:
+    """A source as findings name it."""
+    row = compat.sources[name]
+    return f"{row['what']} ({row['where']})"
+
+
+def _asked(finding: Finding, named: Sequence[str]) -> Finding:
+    """A finding that names the question where a run would name its hosts and its inventory."""
+    source = finding.source
+    for text in named:
+        source = source.replace(text, _ASKED)
+    parts = dict.fromkeys(source.split("; "))
+    return dataclasses.replace(finding, source="; ".join(parts))
+
+
+def _check_purpose(found: Mapping[str, Any]) -> None:
+    """See that what is asked of a model or an engine comes with one."""
+    if found["model"] is not None:
+        return
+    for name in _OF_MODEL:
+        if found[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise LlmetalError(
+                what=f"{option} needs --model",
+                where=option,
+                fix="name the model with --model, or leave it out",
+            )
+    if found["options"] and not found["engine_only"]:
+        raise LlmetalError(
+            what="--engine-option needs --model or --engine",
+            where="--engine-option",
+            fix="name the engine with --engine, or the model with --model",
+        )
 
 
 def known() -> dict[str, list[dict[str, Any]]]:
@@ -100,6 +168,8 @@ def known() -> dict[str, list[dict[str, Any]]]:
             "compute_capability": str(row["cc"]),
             "fp8": str(row.get("fp8")),
             "architecture": str(row["arch"]),
+            "host_arch": (arch := str(row.get("host_arch") or "x86_64").split()[0]),
+            "installable": arch == "x86_64",
         }
         for key, row in compat.gpus.items()
     ]
@@ -112,7 +182,15 @@ def known() -> dict[str, list[dict[str, Any]]]:
 
 def is_folder(model: str) -> bool:
     """Whether a model's name is that of a folder of this machine."""
-    return model.startswith(("/", "./", "../", "~")) or Path(model).is_dir()
+    return model.startswith(("/", "./", "../", "~")) or _is(model, Path.is_dir)
+
+
+def _is(model: str, asked: Callable[[Path], bool]) -> bool:
+    """Whether a path is of a kind; what cannot be one (too long, of no user) is of none."""
+    try:
+        return asked(Path(model).expanduser())
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def _metadata(model: str) -> Metadata:
@@ -132,17 +210,17 @@ def _metadata(model: str) -> Metadata:
 def _gpus(text: str, compat: Compat) -> tuple[str, ...]:
     found: list[str] = []
     for word in text.split(","):
-        match = _GPU.fullmatch(word.strip())
+        match = _GPU.fullmatch(word.strip(" "))
         if match is None:
             raise LlmetalError(
-                what=f"{word.strip()!r} is no GPU",
+                what=f"{_shown(word.strip(' '))} is no GPU",
                 where="--gpus",
                 fix=f"write COUNTxKEY, as in 8xa100_sxm4_80; {_LIST}",
             )
         count = int(match["count"] or 1)
         if not 0 < count <= MOST_GPUS:
             raise LlmetalError(
-                what=f"a host has no {count} GPUs",
+                what=f"a host has no {str(count)[:_SHOWN]} GPUs",
                 where="--gpus",
                 fix=f"write a count from 1 to {MOST_GPUS} in front of the key",
             )
@@ -158,14 +236,20 @@ def _gpus(text: str, compat: Compat) -> tuple[str, ...]:
 
 
 def _key(option: str, name: str, keys: Collection[str]) -> str:
-    """A key of the data, which is to be written as it stands there."""
-    if name in keys:
-        return name
+    """A key of the data; capitals are as good."""
+    if (key := name.lower()) in keys:
+        return key
     raise LlmetalError(
-        what=f"{name!r} is not known",
+        what=f"{_shown(name)} is not known",
         where=option,
         fix=f"{_meant(name, keys)}{_LIST}",
     )
+
+
+def _shown(text: str) -> str:
+    """A wrong value as errors show it."""
+    text = _CREDENTIALS.sub("://(hidden)@", text)
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
 def _meant(name: str, keys: Collection[str]) -> str:
@@ -180,35 +264,45 @@ def _engine(text: str, compat: Compat) -> tuple[str, str | None]:
     match = _ENGINE.fullmatch(text)
     if match is None:
         raise LlmetalError(
-            what=f"{text!r} is no engine",
+            what=f"{_shown(text)} is no engine",
             where="--engine",
             fix="write NAME or NAME==VERSION, as in vllm==0.33.0",
         )
-    if match["name"] not in compat.engines:
+    name = match["name"].lower()
+    if name not in compat.engines:
         raise LlmetalError(
             what=f"there is no engine {match['name']}",
             where="--engine",
             fix=f"name one of {', '.join(compat.engines)}",
         )
-    return match["name"], match["version"]
+    return name, match["version"]
 
 
 def _model(text: str | None) -> str | None:
     if text is None:
         return None
+    forms = "write OWNER/NAME, OWNER/NAME@REVISION, or the path of a folder"
+    if not text:
+        raise LlmetalError(what="--model is empty", where="--model", fix=forms)
+    if _is(text, Path.is_file):
+        raise LlmetalError(
+            what="this is a file, and the folder of a model is wanted",
+            where=f"--model {text}",
+            fix=f"name the folder that it is in: {Path(text).parent}",
+        )
     if is_folder(text):
-        if not Path(text).expanduser().is_dir():
+        if not _is(text, Path.is_dir):
             raise LlmetalError(
                 what="there is no such folder",
-                where=f"--model {text}",
+                where=f"--model {_shown(text)}",
                 fix="name a folder with the model's config.json, or a repository as OWNER/NAME",
             )
         return text
     if _REPOSITORY.fullmatch(text) is None:
         raise LlmetalError(
-            what=f"{text!r} is neither a folder nor a repository",
+            what=f"{_shown(text)} is neither a folder nor a repository",
             where="--model",
-            fix="write OWNER/NAME, OWNER/NAME@REVISION, or the path of a folder",
+            fix=forms,
         )
     return text
 
@@ -216,33 +310,31 @@ def _model(text: str | None) -> str | None:
 def _form(option: str, text: str | None, form: re.Pattern[str], example: str) -> str | None:
     if text is None or form.fullmatch(text):
         return text
-    raise LlmetalError(what=f"{text!r} is no version", where=option, fix=f"write it as {example}")
+    what = f"{_shown(text)} is no version"
+    raise LlmetalError(what=what, where=option, fix=f"write it as {example}")
 
 
 def _number(option: str, text: str | None) -> float | None:
-    """A positive number."""
+    """A positive number, written with ASCII digits alone."""
     if text is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= _MOST:  # false for what is no number, too
-        raise _no_number(option, text, "a number above 0")
-    return value
+    if not _NUMBER.fullmatch(text) or not 0 < float(text) <= _MOST:
+        raise _no_number(option, text, f"a number above 0 and up to {_MOST}")
+    return float(text)
 
 
 def _count(option: str, text: str | None) -> int | None:
-    """A positive whole number."""
+    """A positive whole number, likewise."""
     if text is None:
         return None
     if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or not 0 < int(text) <= _MOST:
-        raise _no_number(option, text, "a whole number above 0")
+        raise _no_number(option, text, f"a whole number from 1 to {_MOST}")
     return int(text)
 
 
 def _no_number(option: str, text: str, allowed: str) -> LlmetalError:
-    return LlmetalError(what=f"{text!r} is not {allowed}", where=option, fix=f"write {allowed}")
+    what = f"{_shown(text)} is not {allowed}"
+    return LlmetalError(what=what, where=option, fix=f"write {allowed}")
 
 
 def _options(pairs: Collection[str]) -> Mapping[str, Any]:
@@ -250,9 +342,9 @@ def _options(pairs: Collection[str]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+        if not re.fullmatch(r"[A-Za-z][\w.-]*", name, re.ASCII):
             raise LlmetalError(
-                what=f"{pair!r} is no option of an engine",
+                what=f"{_shown(pair)} is no option of an engine",
                 where="--engine-option",
                 fix="write NAME=VALUE without dashes in front, as in kv-cache-dtype=fp8",
             )
@@ -263,6 +355,8 @@ def _options(pairs: Collection[str]) -> Mapping[str, Any]:
 def _scalar(text: str) -> Any:  # noqa: ANN401 - a text, a number or a boolean
     if text in {"true", "false"}:
         return text == "true"
+    if not _SCALAR.fullmatch(text):
+        return text
     for kind in (int, float):
         try:
             value = kind(text)

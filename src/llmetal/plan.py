@@ -115,9 +115,7 @@ def _add_hardware_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cuda", metavar="V", help="a CUDA toolkit: 13.0, 12.9.1")
     group.add_argument("--ram-gb", metavar="N", help="memory of the host")
     group.add_argument("--disk-gb", metavar="N", help="free disk of the host")
-    group.add_argument(
-        "--engine", metavar="ENGINE[==V]", default="vllm", help="by default vllm, in its release"
-    )
+    group.add_argument("--engine", metavar="ENGINE[==V]", help="by default vllm, in its release")
     group.add_argument("--model", metavar="REPO|DIR", help="OWNER/NAME[@REVISION], or a folder")
     group.add_argument("--tensor-parallel", metavar="N", help="GPUs that share each layer")
     group.add_argument("--pipeline-parallel", metavar="N", help="groups that have some layers each")
@@ -167,6 +165,7 @@ def _check(arguments: argparse.Namespace) -> None:
         "--list-gpus": arguments.list_gpus,
     }
     named = [name for name, given in chosen.items() if given]
+    _check_words(arguments, named)
     if len(named) != 1:
         found = f"{' and '.join(named)} exclude each other" if named else "nothing to plan is named"
         raise MisusedError(
@@ -174,8 +173,7 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     foreign = _OF_HARDWARE if arguments.inventory else (*_OF_INVENTORY, *_only_with_gpus(arguments))
     for name in foreign:
-        given = getattr(arguments, name)
-        if given and not (name == "engine" and given == "vllm"):
+        if getattr(arguments, name) not in (None, False, []):
             option = {"ansible": "--", "extra_vars": "-e"}.get(name, f"--{name.replace('_', '-')}")
             raise MisusedError(
                 what=f"{option} does not go with {named[0]}",
@@ -186,12 +184,31 @@ def _check(arguments: argparse.Namespace) -> None:
                 if arguments.inventory
                 else "it is for an inventory: -i",
             )
+    for name in ("limit", "explain"):
+        if getattr(arguments, name) == "":
+            raise MisusedError(
+                what=f"--{name} is empty", where=f"--{name}", fix="name a host, or leave it out"
+            )
     if arguments.facts is not None and arguments.write:
         raise MisusedError(
             what="--write does not go with --facts",
             why="from recorded facts nothing is resolved: such a lock could not be installed",
             fix="leave one of the two out",
         )
+
+
+def _check_words(arguments: argparse.Namespace, named: Sequence[str]) -> None:
+    """See that there is no word without an option; with an inventory, its own check is done."""
+    words = arguments.ansible
+    if not words or words[0].startswith("-") or named == ["-i"]:
+        return
+    raise MisusedError(
+        what=f"a word that belongs to no option: {words[0]}",
+        where=" ".join(words),
+        fix="leave it out; what has blanks in it needs quotes"
+        if named
+        else f"did you mean -i {words[0]} or --gpus {words[0]}?",
+    )
 
 
 _INSTEAD = {"os": "the survey finds it out: leave it out"}

@@ -51,6 +51,14 @@ INSTANCE_COLUMNS = (
     "FP8",
 )
 _NUMBERS = frozenset({"weights", "KV tokens", "context", "longest", "at once"})
+_UNBROKEN = _NUMBERS | {"memory", "host"}
+"""Columns whose cells are no words."""
+_LEGEND = (
+    "KV tokens: in each replica; at once: requests of the context (else the longest) in all"
+    " replicas together"
+)
+_LABEL = 14
+"""Columns in front of what a finding says."""
 
 
 class Answer(Protocol):
@@ -79,29 +87,41 @@ class JsonAnswer:
         self._explain = explain
         self._reasons: dict[str, list[str]] | None = None
         self._count = 0
+        self._terminal = sys.stdout.isatty()
 
     def digest(self, host: str, plan: Mapping[str, Any]) -> tuple[str, dict[str, list[str]] | None]:
         """The member of the document, and the reasons where they are asked."""
         said = dict(reasons(plan.get("lock") or {})) if host == self._explain else None
-        return f"{json.dumps(host)}: {json.dumps(plan, default=str)}", said
+        return f"{json.dumps(host)}: {self._json(plan, 4)}", said
 
     def take(self, digest: tuple[str, dict[str, list[str]] | None]) -> None:
         """Write the plan of a host."""
         text, said = digest
         self._reasons = self._reasons or said
-        sys.stdout.write((", " if self._count else '{"hosts": {') + text)
+        between = ",\n    " if self._terminal else ", "
+        sys.stdout.write((between if self._count else self._first()) + text)
         self._count += 1
 
     def end(self, exit_code: int, failures: Sequence[Mapping[str, Any]]) -> None:
         """Close the document; what failed is said on standard error too."""
-        if not self._count:
-            sys.stdout.write('{"hosts": {')
         rest: dict[str, Any] = {"failures": list(failures), "exit_code": exit_code}
         if self._reasons is not None:
             rest["explain"] = {self._explain: self._reasons}
-        sys.stdout.write(f"}}, {json.dumps(rest, default=str)[1:]}\n")
+        last = "\n  },\n  " if self._terminal else "}, "
+        start = "" if self._count else self._first()
+        sys.stdout.write(f"{start}{last}{self._json(rest, 0)[1:].lstrip()}\n")
         for failure in failures:
             sys.stderr.write(f"llmetal: {_one_line(failure)}\n")
+
+    def _first(self) -> str:
+        """What the document begins with."""
+        return '{\n  "hosts": {\n    ' if self._terminal else '{"hosts": {'
+
+    def _json(self, content: Mapping[str, Any], depth: int) -> str:
+        """A part of the document; on a terminal, over several lines."""
+        if not self._terminal:
+            return json.dumps(content, default=str)
+        return json.dumps(content, default=str, indent=2).replace("\n", "\n" + " " * depth)
 
 
 class TextAnswer:
@@ -167,11 +187,11 @@ class TextAnswer:
         self._would_change()
         for fields, hosts in self._unresolved.items():
             whom = ", ".join(hosts) if len(hosts) <= _MANY else f"{len(hosts)} hosts"
-            self._screen.line(f"not resolved for {whom}: {', '.join(fields)}", "dim")
+            self._screen.line(f"not resolved for {whom}: {', '.join(fields)}", "dim", indent=2)
         for path in self._written:
             self._screen.line(f"written: {path}")
         for failure in failures:
-            self._screen.line(f"✗ {_one_line(failure)}", "red")
+            self._screen.line(f"✗ {_one_line(failure)}", "red", indent=2)
         self._screen.line(self._summary(exit_code, len(failures)), "red" if exit_code else "green")
 
     def _tables(self) -> None:
@@ -179,7 +199,9 @@ class TextAnswer:
             self._screen.table(HOST_COLUMNS, self._hosts)
         if self._instances:
             self._screen.line("")
-            self._screen.table(INSTANCE_COLUMNS, self._instances)
+            spare = _spare(self._instances)
+            self._screen.table(INSTANCE_COLUMNS, self._instances, spare=spare, whole=True)
+            self._screen.line(_LEGEND, "dim")
         self._screen.line("")
 
     def _explanation(self, sections: Iterable[tuple[str, list[str]]]) -> None:
@@ -189,16 +211,18 @@ class TextAnswer:
             said = True
             self._screen.line(f"  {title}", "bold")
             for line in lines:
-                self._screen.line(f"    - {line}")
+                self._screen.line(f"    - {line}", indent=6)
         if not said:
             self._screen.line("  there is no lock that could say so")
         self._screen.line("")
 
     def _findings(self, findings: _Grouped, mark: str, style: str) -> None:
-        for (rule, fact, reason, fix, source), hosts in findings.items():
-            self._screen.line(f"{mark} {', '.join(hosts)}: {reason} [{rule}]", style)
-            for label, text in (("found", fact), ("what to do", fix), ("source", source)):
-                self._screen.line(f"  {label + ':':12}{text}")
+        for (rule, reason, fix, source, hosts), facts in findings.merged():
+            self._screen.line(f"{mark} {', '.join(hosts)}: {reason} [{rule}]", style, indent=2)
+            labels = ["found", *[""] * (len(facts) - 1), "what to do", "source"]
+            for label, text in zip(labels, (*facts, fix, source), strict=True):
+                head = f"{label}:" if label else ""
+                self._screen.line(f"  {head:{_LABEL - 2}}{text}", indent=_LABEL)
             self._screen.line("")
 
     def _would_change(self) -> None:
@@ -246,32 +270,83 @@ class _Grouped:
     def items(self) -> Iterable[tuple[tuple[str, ...], list[str]]]:
         return self.rows.items()
 
+    def merged(self) -> Iterable[tuple[tuple[str, str, str, str, tuple[str, ...]], list[str]]]:
+        """Findings with what they have in common (rule, reason, fix, source, hosts) said once."""
+        found: dict[tuple[str, str, str, str, tuple[str, ...]], list[str]] = {}
+        for (rule, fact, reason, fix, source), hosts in self.rows.items():
+            found.setdefault((rule, reason, fix, source, tuple(hosts)), []).append(fact)
+        return found.items()
+
 
 class Screen:
     """Standard output: coloured and as wide as the terminal, where there is one."""
 
     def __init__(self) -> None:
         """Look at what standard output is."""
-        terminal = sys.stdout.isatty()
+        self._terminal = sys.stdout.isatty()
         dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
-        self._colours = terminal and not dumb
+        self._colours = self._terminal and not dumb
         size = shutil.get_terminal_size((_WIDTH, 24)).columns
-        self._width = size if terminal or "COLUMNS" in os.environ else _WIDTH
+        self._width = size if self._terminal or "COLUMNS" in os.environ else _WIDTH
 
-    def line(self, text: str, style: str = "") -> None:
-        """Print a line whole; a terminal folds it."""
-        sys.stdout.write(self._styled(_printable(text), style) + "\n")
+    def line(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """Print a line whole: on a terminal over several lines, else on one."""
+        text = _printable(text)
+        if self._terminal and len(text) > self._width:
+            room = max(self._width, indent + _NARROWEST)
+            text = "\n".join(_wrapped(text, room, " " * indent))
+        sys.stdout.write(self._styled(text, style) + "\n")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; cells that are too wide for it go on in the next line."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        spare: Sequence[str] = (),
+        whole: bool = False,
+    ) -> None:
+        """Print a table; cells that are too wide for it go on in the next line.
+
+        Args:
+            columns: the headings.
+            rows: the cells.
+            spare: columns that are left out, one after the other, where there is no room.
+            whole: whether no word may be broken: where there is no room, rows become lists.
+        """
         cells = [[_printable(cell) for cell in row] for row in rows]
-        widths = _widths(columns, cells, self._width)
+        widths = _widths(columns, cells, self._width, _least(columns, cells))
+        for name in spare:
+            if _is_within(widths, self._width):
+                break
+            at = columns.index(name)
+            columns = [*columns[:at], *columns[at + 1 :]]
+            cells = [[*row[:at], *row[at + 1 :]] for row in cells]
+            widths = _widths(columns, cells, self._width, _least(columns, cells))
+        if not _is_within(widths, self._width):
+            if whole:
+                self._lists(columns, cells)
+                return
+            widths = _widths(columns, cells, self._width, [_NARROWEST] * len(columns))
         right = [name in _NUMBERS for name in columns]
-        self.line(_aligned(columns, widths, right), "bold")
+        for line in _folded(columns, widths):
+            self.line(_aligned(line, widths, right), "bold")
         for row in cells:
             style = "red" if row[1].startswith(_MARKS["refused"]) else ""
             for line in _folded(row, widths):
                 sys.stdout.write(self._styled(_aligned(line, widths, right), style) + "\n")
+
+    def _lists(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print each row as a list of its cells with their headings."""
+        for row in rows:
+            line = ""
+            for name, cell in zip(columns, row, strict=True):
+                part = f"{name}: {cell}"
+                if line and len(line) + len(part) + 2 > self._width:
+                    sys.stdout.write(f"{line},\n")
+                    line = f"  {part}"
+                else:
+                    line = f"{line}, {part}" if line else part
+            sys.stdout.write(line + "\n")
 
     def _styled(self, text: str, style: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and self._colours else text
@@ -347,10 +422,10 @@ def change_text(row: Mapping[str, Any]) -> str:
 def print_known(known: Mapping[str, Sequence[Mapping[str, Any]]], *, as_json: bool) -> None:
     """Print the GPUs and systems that a question may name."""
     if as_json:
-        sys.stdout.write(json.dumps(known) + "\n")
+        sys.stdout.write(json.dumps(known, indent=2 if sys.stdout.isatty() else None) + "\n")
         return
     screen = Screen()
-    columns = ("key", "model", "memory", "compute", "FP8", "architecture")
+    columns = ("key", "model", "memory", "compute", "FP8", "architecture", "host")
     rows = [
         (
             str(row["key"]),
@@ -359,11 +434,14 @@ def print_known(known: Mapping[str, Sequence[Mapping[str, Any]]], *, as_json: bo
             str(row["compute_capability"]),
             str(row["fp8"]),
             str(row["architecture"]),
+            f"{row['host_arch']}{'' if row['installable'] else ' *'}",
         )
         for row in known["gpus"]
     ]
-    screen.table(columns, rows)
+    screen.table(columns, rows, spare=("architecture", "compute"))
     screen.line("")
+    if not all(row["installable"] for row in known["gpus"]):
+        screen.line("* this release installs on hosts of x86_64 only: such a host is refused")
     screen.line("operating systems: " + ", ".join(str(row["key"]) for row in known["os"]))
 
 
@@ -393,8 +471,11 @@ def _model(lock: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """The name of an instance's model; where only a question was asked, what the question said."""
     if _get(lock, "host", "name") == "planned":
         for model in lock.get("models") or []:
-            path = str(_get(model, "source", "path") or "")
-            return path.rstrip("/").rpartition("/")[2] if path[:1] in {"/", "~", "."} else path
+            path = str(_get(model, "source", "path") or "").rstrip("/")
+            if path[:1] not in {"/", "~", "."}:
+                path = path.partition("@")[0]  # a repository's revision may have slashes
+            return _text(path.rpartition("/")[2])
+        return _NONE
     return _text(row.get("model"))
 
 
@@ -448,16 +529,59 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else " " for one in text)
 
 
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[int]:
+def _spare(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The columns of instances that say nothing new, in the order in which they can be left out."""
+    found = ["instance"] if all(row[0] == row[1] for row in rows) else []
+    if len({row[0] for row in rows}) == 1:
+        found.append("host")
+    empty = [all(row[at] == _NONE for row in rows) for at in range(len(INSTANCE_COLUMNS))]
+    return found + [one for one, is_so in zip(INSTANCE_COLUMNS, empty, strict=True) if is_so]
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    """A text over several lines, none of whose words is broken."""
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _least(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """How wide each column is at least: as its longest word, or number with its unit."""
+    return [
+        max(
+            (
+                len(word)
+                for number, cell in enumerate((name, *(row[index] for row in rows)))
+                for word in ([cell] if number and name in _UNBROKEN else cell.split())
+            ),
+            default=0,
+        )
+        for index, name in enumerate(columns)
+    ]
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], most: int, least: Sequence[int]
+) -> list[int]:
     """How wide each column is: as its widest cell, the widest ones less where there is no room."""
     widths = [
         max(len(name), *(len(row[index]) for row in rows)) if rows else len(name)
         for index, name in enumerate(columns)
     ]
-    room = most - len(_GAP) * (len(columns) - 1)
-    while sum(widths) > room and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    while not _is_within(widths, most):
+        wide = [at for at, width in enumerate(widths) if width > least[at]]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
     return widths
+
+
+def _is_within(widths: Sequence[int], most: int) -> bool:
+    return sum(widths) + len(_GAP) * (len(widths) - 1) <= most
 
 
 def _folded(row: Sequence[str], widths: Sequence[int]) -> Iterator[list[str]]:
@@ -465,7 +589,8 @@ def _folded(row: Sequence[str], widths: Sequence[int]) -> Iterator[list[str]]:
         yield list(row)
         return
     cells = [
-        textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+        textwrap.wrap(cell, width, break_on_hyphens=any(len(one) > width for one in cell.split()))
+        or [""]
         for cell, width in zip(row, widths, strict=True)
     ]
     for index in range(max(map(len, cells))):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -201,3 +202,36 @@ def test_closed_pipe_has_its_status() -> None:
     """Whoever read the output is gone: no words, status 141."""
     done = run_with_output("| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+)
+def test_streams_of_other_encodings(environment: dict[str, str]) -> None:
+    """What standard output cannot have is written as something like it."""
+    words = [sys.executable, "-m", "llmetal", "plan", "--gpus", "1xt4", "--os", "ubuntu2404"]
+    done = subprocess.run(
+        words, check=True, capture_output=True, env=os.environ | environment, cwd=paths.ROOT
+    )
+    assert done.stderr == b""
+    assert re.search(rb"^planned +\+ +ubuntu2404 ", done.stdout, re.MULTILINE)
+
+
+def test_replaced_characters() -> None:
+    """Marks have a sign of their own, the rest has a question mark; of each as many."""
+    cli.main(["version"])
+    assert "a✓✗é…✓".encode("ascii", "llmetal.replace") == b"a+x?.+"
+
+
+@pytest.mark.parametrize("command", ["site", "validate", "survey", "plan"])
+def test_empty_path(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty path is not the folder one is in."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "-i", ""])
+    assert ended.value.code == 2
+    assert "the path is empty" in capsys.readouterr().err

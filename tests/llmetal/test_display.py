@@ -136,3 +136,16 @@ def test_closed_pipe_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Gone())
     with pytest.raises(BrokenPipeError):
         make_console().print("x")
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("ascii", "\\u2717"), ("utf-8", "✗")])
+def test_json_keeps_every_character(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, text: str
+) -> None:
+    """A stream that cannot have them gets them escaped."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors="replace")
+    monkeypatch.setattr("sys.stdout", stream)
+    JsonDisplay().begin("✗")
+    assert text in raw.getvalue().decode("utf-8")
+    assert json.loads(raw.getvalue())["title"] == "✗"

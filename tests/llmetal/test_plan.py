@@ -8,7 +8,7 @@ import json
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +152,7 @@ HARDWARE = ("plan", "--gpus", "8xa100_sxm4_80", "--os", "ubuntu2204")
         (("--gpus", "l4"), "--gpus needs the operating system"),
         (("--gpus", "l4", "--os", "ubunut2204"), "did you mean ubuntu2204?"),
         (("--gpus", "a100_sxm_80", "--os", "debian12"), "did you mean a100_sxm4_80?"),
-        (("--gpus", "A100_SXM4_80", "--os", "debian12"), "did you mean a100_sxm4_80?"),
+        (("--gpus", "A100_SXM4", "--os", "debian12"), "did you mean a100_sxm4_40 or"),
         (("--gpus", "h200", "--os", "debian12"), "did you mean h200_sxm or h200_nvl?"),
         (("--gpus", "zzz", "--os", "debian12"), "--list-gpus"),
         (("--gpus", "0xl4", "--os", "debian12"), "a host has no 0 GPUs"),
@@ -161,6 +161,10 @@ HARDWARE = ("plan", "--gpus", "8xa100_sxm4_80", "--os", "ubuntu2204")
         (("--gpus", "33xl4,32xt4", "--os", "debian12"), "a host has no 65 GPUs"),
         (("--gpus", "999999999xl4", "--os", "debian12"), "a count from 1 to 64"),
         (("--gpus", "9" * 5000 + "xl4", "--os", "debian12"), "is no GPU"),
+        (("--gpus", "1000000000xl4", "--os", "debian12"), "a count from 1 to 64"),
+        (("--gpus", "1_0xl4", "--os", "debian12"), "is no GPU"),
+        (("--gpus", "\u0668xl4", "--os", "debian12"), "is no GPU"),
+        (("--gpus", "8xl4\n", "--os", "debian12"), "is no GPU"),
         (("--gpus", "", "--os", "debian12"), "'' is no GPU"),
         (("--gpus", "l4,", "--os", "debian12"), "'' is no GPU"),
         (("--gpus", "8 l4", "--os", "debian12"), "'8 l4' is no GPU"),
@@ -169,7 +173,24 @@ HARDWARE = ("plan", "--gpus", "8xa100_sxm4_80", "--os", "ubuntu2204")
         ((*HARDWARE[1:], "-l", "x"), "--limit does not go with --gpus"),
         ((*HARDWARE[1:], "--facts", "x"), "--facts does not go with --gpus"),
         ((*HARDWARE[1:], "-e", "a=1"), "-e does not go with --gpus"),
+        ((*HARDWARE[1:], "-l", ""), "--limit does not go with --gpus"),
         ((*HARDWARE[1:], "--", "-vv"), "-- does not go with --gpus"),
+        ((*HARDWARE[1:], "stray"), "a word that belongs to no option: stray"),
+        (("stray",), "did you mean -i stray or --gpus stray?"),
+        (("-i", "inventory/lab", "stray"), "did you mean -l stray?"),
+        (("-i", "inventory/lab", "-l", ""), "--limit is empty"),
+        (("-i", "inventory/lab", "--explain", ""), "--explain is empty"),
+        (("-i", "inventory/lab", "--model", ""), "--model does not go with -i"),
+        ((*HARDWARE[1:], "--explain", ""), "--explain is empty"),
+        ((*HARDWARE[1:], "--model", ""), "--model is empty"),
+        ((*HARDWARE[1:], "--context", "8"), "--context needs --model"),
+        ((*HARDWARE[1:], "--concurrency", "8"), "--concurrency needs --model"),
+        ((*HARDWARE[1:], "--tensor-parallel", "8"), "--tensor-parallel needs --model"),
+        ((*HARDWARE[1:], "--pipeline-parallel", "8"), "--pipeline-parallel needs --model"),
+        ((*HARDWARE[1:], "--data-parallel", "8"), "--data-parallel needs --model"),
+        ((*HARDWARE[1:], "--expert-parallel"), "--expert-parallel needs --model"),
+        ((*HARDWARE[1:], "--engine=vllm", "--context=8"), "--context needs --model"),
+        ((*HARDWARE[1:], "--engine-option", "a=1"), "needs --model or --engine"),
         ((*HARDWARE[1:], "--explain", "gpu-1"), "name one of planned"),
         (("--list-gpus", "--explain", "x"), "--explain does not go with --list-gpus"),
         (("--list-gpus", "--os", "debian12"), "--os does not go with --list-gpus"),
@@ -196,7 +217,20 @@ def test_wrong_usage(
     assert said in " ".join(str(part) for part in document["failures"][0].values())
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf", "1e99", "x", "", "1.5.2"])
+@pytest.mark.parametrize("option", ["-i", "--facts"])
+def test_empty_paths(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty path is not the folder one is in."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", option, ""])
+    assert ended.value.code == 2
+    assert "the path is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "-1", "nan", "inf", "-inf", "1e99", "x", "", "1.5.2", "1_000", "\u0661\u0662", "8\n",
+     " 8", "9" * 24, "9" * 5000],
+)  # fmt: skip
 @pytest.mark.parametrize(
     "option",
     ["--ram-gb", "--disk-gb", "--context", "--concurrency", "--tensor-parallel",
@@ -208,7 +242,8 @@ def test_numbers_are_positive(
     """Nothing, less than nothing and no number at all are named with their option."""
     assert cli.main([*HARDWARE, f"{option}={value}"]) == 2
     error = capsys.readouterr().err
-    assert f"{value!r} is not a" in error
+    assert (f"{value!r} is not a" if len(value) < 60 else "9...' is not a") in error
+    assert "1000000000" in error
     assert option in error
     assert planner.question is None
 
@@ -217,7 +252,7 @@ def test_numbers_are_positive(
 def test_counts_are_whole(value: str, planner: Planner, capsys: pytest.CaptureFixture[str]) -> None:
     """A part of a token is none."""
     assert cli.main([*HARDWARE, "--context", value]) == 2
-    assert "is not a whole number above 0" in capsys.readouterr().err
+    assert "is not a whole number from 1 to 1000000000" in capsys.readouterr().err
     assert planner.question is None
 
 
@@ -236,15 +271,27 @@ def test_counts_are_whole(value: str, planner: Planner, capsys: pytest.CaptureFi
         ("--model", "gpt2", "neither a folder nor a repository"),
         ("--model", "a/b/c", "neither a folder nor a repository"),
         ("--model", "./none", "there is no such folder"),
+        ("--model", "~nobody-of-that-name/x", "there is no such folder"),
+        ("--model", "/" + "x" * 5000, "there is no such folder"),
+        ("--model", "x" * 5000, "neither a folder nor a repository"),
+        ("--model", "https://u:secret@example.com/a", "https://(hidden)@example.com/a"),
+        ("--model", "README.md", "this is a file, and the folder of a model is wanted"),
+        ("--model", "docs/commands.md", "name the folder that it is in: docs"),
         ("--model", "https://example.com/a/b", "neither a folder nor a repository"),
         ("--engine-option", "--x=1", "without dashes in front"),
         ("--os", "windows11", "'windows11' is not known"),
     ],
 )
-def test_wrong_values(
-    option: str, value: str, said: str, planner: Planner, capsys: pytest.CaptureFixture[str]
+def test_wrong_values(  # noqa: PLR0913, PLR0917 - the table, and what it needs
+    option: str,
+    value: str,
+    said: str,
+    planner: Planner,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A value that is not of its form is refused before anything is planned."""
+    monkeypatch.chdir(paths.ROOT)
     assert cli.main([*HARDWARE, f"{option}={value}"]) == 2
     assert said in capsys.readouterr().err
     assert planner.question is None
@@ -256,6 +303,7 @@ def test_question(planner: Planner, tmp_path: Path) -> None:
     assert planner.question.gpus == ("a100_sxm4_80",) * 8
     assert planner.question.options == {}
     assert planner.question.expert_parallel is None
+    assert (planner.question.engine, planner.question.engine_only) == ("vllm", False)
     assert (planner.model, planner.model_error) == (None, None)
     words = """
         plan --gpus 2xl4,t4 --os debian13 --driver 580.95.05 --cuda 13.0 --ram-gb 64.5
@@ -287,8 +335,40 @@ def test_question(planner: Planner, tmp_path: Path) -> None:
             "gpu-memory-utilization": 0.9,
             "max-num-seqs": 8,
         },
+        "engine_only": False,
     }
     assert planner.model == f"metadata in {tmp_path.name}"
+
+
+def test_capitals(planner: Planner) -> None:
+    """Keys may be written in capitals, as the names of the boards are."""
+    words = "plan --gpus 2XT4,A100_SXM4_80 --os Ubuntu2404 --engine vLLM==0.33.0"
+    assert cli.main(words.split()) == 0
+    assert planner.question.gpus == ("t4", "t4", "a100_sxm4_80")
+    assert (planner.question.os, planner.question.engine) == ("ubuntu2404", "vllm")
+
+
+def test_engine_without_a_model(planner: Planner) -> None:
+    """An engine that is named is planned by itself, with its options."""
+    assert cli.main([*HARDWARE, "--engine", "vllm==0.33.0", "--engine-option", "a=1_000"]) == 0
+    assert planner.question.engine_only is True
+    assert planner.question.engine_version == "0.33.0"
+    assert planner.question.options == {"a": "1_000"}
+
+
+def test_sources_of_a_question(planner: Planner, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a run would name its host or inventory, a question names itself; in JSON too."""
+    survey = "the survey of the host in this run (the host itself)"
+    inventory = "the inventory of this run (the files given with -i)"
+    both = replace(WARNING, source=f"{survey}; {inventory}; a source")
+    planner.answer = Planned(refusals=(replace(REFUSAL, source=survey),), warnings=(both,))
+    assert cli.main([*HARDWARE]) == 3
+    out = capsys.readouterr().out
+    assert "  source:     the question asked\n" in out
+    assert "  source:     the question asked; a source\n" in out
+    assert cli.main([*HARDWARE, "--json"]) == 3
+    (row,) = json.loads(capsys.readouterr().out)["hosts"]["planned"]["refusals"]
+    assert row["source"] == "the question asked"
 
 
 def test_models_of_repositories(planner: Planner) -> None:
@@ -382,15 +462,23 @@ def test_list_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--list-gpus"]) == 0
     out = capsys.readouterr().out
     assert [*out.splitlines()[0].split()] == [
-        "key", "model", "memory", "compute", "FP8", "architecture"
+        "key", "model", "memory", "compute", "FP8", "architecture", "host"
     ]  # fmt: skip
     (row,) = (line.split() for line in out.splitlines() if line.startswith("a100_sxm4_80 "))
-    assert row[1:] == ["A100-SXM4-80GB", "80", "GB", "8.0", "weight_only_w8a16_marlin", "ampere"]
+    assert row[1:] == [
+        "A100-SXM4-80GB", "80", "GB", "8.0", "weight_only_w8a16_marlin", "ampere", "x86_64"
+    ]  # fmt: skip
+    (row,) = (line.split() for line in out.splitlines() if line.startswith("gb200 "))
+    assert row[-2:] == ["aarch64", "*"]
+    assert "* this release installs on hosts of x86_64 only" in out
     assert "ubuntu2204" in out.splitlines()[-1]
     assert cli.main(["plan", "--list-gpus", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"gpus", "os"}
     assert "h200_sxm" in [row["key"] for row in document["gpus"]]
+    assert {row["key"] for row in document["gpus"] if not row["installable"]} == {
+        "gh200", "gb200", "gb300", "gb10", "jetson_thor"
+    }  # fmt: skip
     assert "debian12" in [row["key"] for row in document["os"]]
 
 
