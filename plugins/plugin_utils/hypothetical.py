@@ -8,6 +8,7 @@ assumed, and the fields of the lock that depend on it are null and named in `unr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,6 @@ HOST = "planned"
 """The name of a planned host."""
 
 _GB = 10**9
-_MODEL = "model"
 _INSTANCE = "planned"
 _PORT = {"vllm": 8000, "sglang": 30000}
 _SWITCH_BOARD = 8
@@ -84,9 +84,9 @@ def plan(
     """
     answers: dict[str, Any] = {"models": {}}
     if model_error is not None:
-        answers["models"][_MODEL] = candidates.of_error(model_error)
+        answers["models"][model_name(hardware)] = candidates.of_error(model_error)
     elif model is not None:
-        answers["models"][_MODEL] = candidates.of_metadata(model)
+        answers["models"][model_name(hardware)] = candidates.of_metadata(model)
     found = planner.plan_host(request_of(hardware), facts_of(hardware, compat), answers, compat)
     refusals = tuple(_with_words(finding) for finding in found.refusals)
     return replace(found, refusals=refusals)
@@ -123,7 +123,7 @@ def request_of(hardware: Hardware) -> HostRequest:
             InstanceRequest(
                 name=_INSTANCE,
                 engine=hardware.engine,
-                model=_MODEL,
+                model=model_name(hardware),
                 engine_version=hardware.engine_version,
                 port=_PORT.get(hardware.engine, 8000),
                 context=hardware.context,
@@ -135,6 +135,9 @@ def request_of(hardware: Hardware) -> HostRequest:
                 options=dict(hardware.options),
             ),
         )
+    models: tuple[ModelRequest, ...] = ()
+    if hardware.model is not None:
+        models = (ModelRequest(model_name(hardware), "folder", hardware.model),)
     return HostRequest(
         name=HOST,
         groups=("gpu",),
@@ -145,11 +148,17 @@ def request_of(hardware: Hardware) -> HostRequest:
         ),
         cuda=CudaRequest(version=hardware.cuda),
         build=BuildRequest(),
-        models=() if hardware.model is None else (ModelRequest(_MODEL, "folder", hardware.model),),
+        models=models,
         instances=instances,
         hypothetical=True,
         engine_only=hardware.model is None,
     )
+
+
+def model_name(hardware: Hardware) -> str:
+    """What the model is called in the plan: the last part of its folder or repository."""
+    last = (hardware.model or "").rstrip("/").rpartition("/")[2].partition("@")[0]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", last).strip("-.") or "model"
 
 
 def facts_of(hardware: Hardware, compat: Compat) -> dict[str, Any]:

@@ -405,7 +405,9 @@ def fields_of(unresolved: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     counts: dict[str, list[str]] = {}
     for row in unresolved:
         name = str(row.get("field"))
-        counts.setdefault(".".join(name.split(".", 2)[:2]), []).append(name)
+        # The name of a model may have dots, and so may that of a package.
+        thing = name.rpartition(".")[0] if name.startswith("models.") else ""
+        counts.setdefault(thing or ".".join(name.split(".", 2)[:2]), []).append(name)
     for thing, names in counts.items():
         yield names[0] if len(names) == 1 else f"{thing} ({len(names)})"
 

@@ -230,3 +230,15 @@ def test_nothing_planned(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert json.loads(captured.out)["hosts"] == {}
     assert captured.err == "llmetal: a: it is off: start it\n"
+
+
+def test_unresolved_fields_by_thing() -> None:
+    """Several of one thing are counted, under its whole name."""
+    names = [
+        "models.q-3.5.files",
+        "models.q-3.5.revision",
+        "driver.packages.a-1.2",
+        "driver.version",
+    ]
+    found = list(show_plan.fields_of([{"field": name} for name in names]))
+    assert found == ["models.q-3.5 (2)", "driver.packages.a-1.2", "driver.version"]

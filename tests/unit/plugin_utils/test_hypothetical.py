@@ -64,7 +64,7 @@ def test_whole_lock(compat: Compat) -> None:
     assert lock["engines"][0]["build"]["arch_list"] == "8.0"
     assert lock["engines"][0]["torch"] == "2.14.0"
     named = {row["field"] for row in lock["unresolved"]}
-    assert {"driver.version", "fabric.version", "kernel.running", "models.model.files"} <= named
+    assert {"driver.version", "fabric.version", "kernel.running", "models.qwen3-14b.files"} <= named
 
 
 def test_27b_in_fp8_on_one_24_gb_card(compat: Compat) -> None:

@@ -228,7 +228,7 @@ def test_no_fact_makes_it_raise(key: str, value: object) -> None:
     """Facts of any shape give a plan or a refusal that names the fact."""
     question = Hardware(("a100_sxm4_80",), "debian13", model="tiny")
     facts = {**hypothetical.facts_of(question, COMPAT), key: value}
-    answers = {"models": {"model": candidates.of_metadata(metadata(MODELS["tiny"]))}}
+    answers = {"models": {"tiny": candidates.of_metadata(metadata(MODELS["tiny"]))}}
     plan = planner.plan_host(hypothetical.request_of(question), facts, answers, COMPAT)
     assert plan.lock is not None or plan.refusals
 
