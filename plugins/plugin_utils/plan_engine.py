@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     plan_instance,
+    plan_model,
     requirements,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_interpreters
@@ -89,7 +90,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
         plan.python = {**_python(host, release, interpreter), "why": why}
     plan.engines = [_engine(host, release, interpreter)]
     _check_hardware(host, release)
-    plan.models, plan.unresolved = plan_instance.models(host)
+    plan.models, plan.unresolved = plan_model.models(host)
     instances = [plan_instance.plan(host, release, one) for one in request.instances]
     # A question about an engine alone has an instance for its options, and none to run.
     plan.instances = [] if request.engine_only else instances
@@ -493,7 +494,7 @@ def _check_room(host: Context, release: Release, plan: EnginePlan) -> None:
         new[host.paths["environments"]] = sum(sizes)
     if "model" not in facts.receipts:
         new[host.paths["store"]] = sum(
-            plan_instance.model_bytes(host, model.name) for model in host.request.used_models
+            plan_model.model_bytes(host, model.name) for model in host.request.used_models
         )
     disks: dict[int, list[str]] = {}
     for path in new:
