@@ -57,6 +57,8 @@ class Gpu:
     min_driver_known: bool
     max_branch: str | None
     fabric: str
+    driver_from: str | None
+    """The system that brings the driver, where no package source does."""
     open_since: Mapping[str, str]
     """Per driver branch, the first release whose open modules list it (`all`: every one)."""
 
@@ -151,6 +153,8 @@ class Compat:
     base_packages: tuple[str, ...]
     device_packages: Mapping[str, tuple[str, ...]]
     engines: Mapping[str, tuple[Mapping[str, Any], ...]]
+    late_targets: frozenset[str]
+    """Compute capabilities that compilers learnt late."""
     supervisor: Mapping[str, Any]
     uv_requirements: str
 
@@ -183,6 +187,7 @@ class Compat:
             min_driver_known=str(model.get("min_driver_basis", "know")) != "know",
             max_branch=_text(model.get("max_driver_branch")) or _last_branch_of(arch),
             fabric=str(model.get("fabric_manager", "not_needed")),
+            driver_from=_text(model.get("driver_from")),
             open_since={str(k): str(v) for k, v in (device.get("open") or {}).items()},
         )
 
@@ -257,6 +262,7 @@ def load_compat() -> Compat:
         base_packages=tuple(systems["base_packages"]),
         device_packages={name: tuple(systems[f"{name}_packages"]) for name in ("cpu", "gpu")},
         engines={name: tuple(rows) for name, rows in engines["engines"].items()},
+        late_targets=frozenset(engines["late_targets"]["capabilities"]),
         supervisor=engines["supervisor"],
         uv_requirements=engines["uv"],
     )
@@ -279,13 +285,6 @@ def load_architectures(name: str) -> frozenset[str]:
 def load_cuda() -> Mapping[str, Any]:
     """CUDA releases, majors, GPU architectures and forward compatibility; read when asked for."""
     data: dict[str, Any] = load_data("cuda.yml")
-    return data
-
-
-@functools.cache
-def load_containers() -> Mapping[str, Any]:
-    """Docker and NVIDIA's container toolkit; read when asked for."""
-    data: dict[str, Any] = load_data("containers.yml")
     return data
 
 

@@ -28,6 +28,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.errors import Ll
 from ansible_collections.llmetal.inference.plugins.module_utils.files import write_atomic
 from ansible_collections.llmetal.inference.plugins.module_utils.snapshot import is_safe_path
 from ansible_collections.llmetal.inference.plugins.plugin_utils.model_files import (
+    has_tokenizer,
     in_words,
     parse_object,
     read_header,
@@ -65,17 +66,6 @@ _OK, _PARTIAL, _BAD, _DENIED, _FORBIDDEN, _NOT_FOUND, _BUSY, _BROKEN = (
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"[\w][\w./+@-]{0,200}")
-_TOKENIZERS = (
-    ("tokenizer.json",),
-    ("tokenizer.model",),
-    ("tekken.json",),
-    ("tiktoken.model",),
-    ("vocab.json", "merges.txt"),
-    ("vocab.txt",),
-    ("spiece.model",),
-    ("sentencepiece.bpe.model",),
-)
-"""Files that make a tokenizer, one row each."""
 _USER = re.compile(r"://.*@")
 """Credentials of an address, whatever signs they have."""
 _MOST_PORTS = 65_535
@@ -528,7 +518,7 @@ def _read(source: _Source, revision: str | None) -> Metadata:
     names = source.files
     problems: list[str] = []
     config = _read_config(source)
-    if not _has_tokenizer(names):
+    if not has_tokenizer(names):
         problems.append(f"{source.where} has no tokenizer (tokenizer.json or the like)")
     shards, total = _shards(source)
     missing = [one for one in shards if one not in names]
@@ -579,11 +569,6 @@ def _read_json(source: _Source, name: str, limit: int) -> dict[str, Any]:
     if source.files.get(name, 0) > limit:
         raise too_large(source.place(name), source.files[name], limit)
     return parse_object(source.read(name, limit + 1), limit, source.place(name))
-
-
-def _has_tokenizer(names: Mapping[str, int]) -> bool:
-    tiktoken = any(name.endswith((".tiktoken", ".gguf")) for name in names)
-    return tiktoken or any(all(one in names for one in row) for row in _TOKENIZERS)
 
 
 def _shards(source: _Source) -> tuple[list[str], int | None]:

@@ -28,6 +28,7 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.layout import (
     gib,
     propose,
 )
+from ansible_collections.llmetal.inference.plugins.plugin_utils.model_state import item_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 _MIB = 2**20
-_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 _ENDLESS = 2**40
 _FALLBACK_CONTEXT = 8192
 _MOST_GPUS = 16
@@ -158,6 +158,16 @@ class _Pool:
             else:
                 high = middle - 1
         return low
+
+
+def width_of(dtype: str | None) -> int:
+    """Bytes of a value of a type; of one that is not known, two, as most models have."""
+    return item_size(dtype) or 2
+
+
+def main_memory(what: str) -> int:
+    """Bytes of the host's memory that a `server`, a `worker` or a `compiler` takes."""
+    return int(_data()["host"][f"{what}_bytes"])
 
 
 def gpu_memory(
@@ -367,6 +377,18 @@ def ways_out(shape: ModelShape, layout: Layout, cards: Cards, settings: Settings
     return ways
 
 
+def cpu_cache_bytes(shape: ModelShape, dtype_bytes: int, context: int, requests: int) -> int | None:
+    """Bytes of cache on processors that some requests of a length take; None where not known."""
+    pool = _cpu_pool(shape, dtype_bytes, _data()["vllm"]["cpu_block_tokens"])
+    return None if pool is None else requests * pool.blocks(max(1, context)) * pool.block_bytes
+
+
+def _cpu_pool(shape: ModelShape, dtype_bytes: int, block: int) -> _Pool | None:
+    return _pool(
+        shape, Layout(), "vllm", width=dtype_bytes, batch=_FALLBACK_CONTEXT, block=max(1, block)
+    )
+
+
 def cpu_kv_tokens(
     shape: ModelShape,
     space_bytes: int,
@@ -388,9 +410,7 @@ def cpu_kv_tokens(
         block: tokens of a block.
         context: the longest request.
     """
-    pool = _pool(
-        shape, Layout(), "vllm", width=dtype_bytes, batch=_FALLBACK_CONTEXT, block=max(1, block)
-    )
+    pool = _cpu_pool(shape, dtype_bytes, block)
     if pool is None:
         return None
     blocks = max(0, space_bytes) // pool.block_bytes
@@ -440,7 +460,7 @@ def _weights(shape: ModelShape, layout: Layout, engine: str) -> int | None:
     weights = shape.weights
     if weights is None or weights.total <= 0:
         return None
-    width = _WIDTHS.get(shape.dtype or "", 2)
+    width = width_of(shape.dtype)
     experts = max(0, weights.experts)
     rest = max(0, weights.total - weights.replicated - experts - weights.drafts)
     stage = _stage(shape.layers, layout.pipeline)
@@ -469,7 +489,7 @@ def _stage(layers: int | None, stages: int) -> float:
 
 
 def _activation(shape: ModelShape, layout: Layout, engine: str, sequences: int, batch: int) -> int:
-    row, width = _data()["reserve"], max(2, _WIDTHS.get(shape.dtype or "", 2))
+    row, width = _data()["reserve"], max(2, width_of(shape.dtype))
     hidden, mlp = max(0, shape.hidden or 0), max(0, dense_width(shape) or 0) // layout.tensor
     values = row["mlp_copies"] * mlp
     experts = shape.experts
@@ -509,7 +529,7 @@ def _pool(  # noqa: PLR0913 - what the cache is made of
     whole, windows = shape.attention_layers, max(0, shape.window_layers)
     if whole is None or whole < 0:
         return None
-    token = _token_bytes(shape, layout, width or _WIDTHS.get(shape.dtype or "", 2))
+    token = _token_bytes(shape, layout, width or width_of(shape.dtype))
     if token is None:
         return None
     if shape.window is None or shape.window < 1:
@@ -657,7 +677,7 @@ def _fitting(shape: ModelShape, cards: Cards, settings: Settings) -> Layout | No
 def _fp8_kv(
     shape: ModelShape, layout: Layout, cards: Cards, settings: Settings, memory: Memory
 ) -> list[Way]:
-    width = settings.kv_dtype_bytes or _WIDTHS.get(shape.dtype or "", 2)
+    width = settings.kv_dtype_bytes or width_of(shape.dtype)
     able = cards.compute is not None and versions.is_at_least(cards.compute, "8.9")
     if width == 1 or not able or not memory.kv_bytes:
         return []

@@ -13,7 +13,7 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.model_weights im
 from ansible_collections.llmetal.inference.plugins.plugin_utils.words import presentable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _HEADER_LIMIT = 25 << 20
 """As in huggingface_hub; the largest published headers have a few MB."""
@@ -41,6 +41,23 @@ _BITS = {
     "F64": 64,
 }
 """Bits of a value by the name that safetensors has for its type."""
+_TOKENIZERS = (
+    ("tokenizer.json",),
+    ("tokenizer.model",),
+    ("tekken.json",),
+    ("tiktoken.model",),
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+)
+"""Files that make a tokenizer, one row each."""
+
+
+def has_tokenizer(names: Collection[str]) -> bool:
+    """Whether files of these names make a tokenizer."""
+    other = any(name.endswith((".tiktoken", ".gguf")) for name in names)
+    return other or any(all(one in names for one in row) for row in _TOKENIZERS)
 
 
 def in_words(text: str) -> str:

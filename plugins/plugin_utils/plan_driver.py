@@ -34,7 +34,6 @@ _COMPILER = "gcc"
 _NVLINK5_GPUS = frozenset({"b200", "b300"})
 _NVLINK5_KERNEL = "5.17"
 _MANY = 2
-_SPARK, _THOR = "2e12", "2b00"
 _REPOSITORIES = {"cuda_repo": "llmetal-nvidia", "ppa": "llmetal-graphics-drivers"}
 
 
@@ -159,7 +158,7 @@ def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Finding
     if request.driver.source == "none" or not facts.gpus or request.scope == "user":
         return None
     system = compat.system(facts.os_key)
-    if system is None or _foreign_platform(facts, findings):
+    if system is None or _foreign_platform(facts, compat, findings):
         return None
     unknown = sorted({g.device_id for g in facts.gpus if compat.gpu(g.device_id) is None})
     for device in unknown:
@@ -239,7 +238,8 @@ def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
         "packages": [*packages, *companions],
         "why": [*intent.why, _why_release(request, release, prefer)],
     }
-    return DriverPlan(kernel, driver, _fabric_lock(intent, candidates, release, facts), release)
+    manager = candidates.releases(intent.packages.fabric_package or "").get(release)
+    return DriverPlan(kernel, driver, _fabric_lock(intent, facts, manager), release)
 
 
 def _unresolved(
@@ -264,14 +264,7 @@ def _unresolved(
         "packages": [{"name": name, "version": None} for name in (*names, *intent.companions)],
         "why": [*intent.why, *_why_unresolved(request, release, intent)],
     }
-    fabric = None
-    if intent.fabric and intent.packages.fabric_package is not None:
-        fabric = {
-            "package": intent.packages.fabric_package,
-            "version": None,
-            "service": f"{intent.packages.fabric_service}.service",
-            "switches": len(facts.switches),
-        }
+    fabric = _fabric_lock(intent, facts, None)
     installed = {"version": facts.headers_version} if facts.headers_installed else {}
     kernel: dict[str, Any] = {
         "running": facts.kernel or None,
@@ -322,15 +315,17 @@ def _check_known(
         )
 
 
-def _foreign_platform(facts: Facts, findings: Findings) -> bool:
+def _foreign_platform(facts: Facts, compat: Compat, findings: Findings) -> bool:
     """Whether the driver of this platform is none of ours."""
     fix = "set llmetal_driver.source to none: the driver that is there is used"
     found = False
-    if any(gpu.device_id == _SPARK for gpu in facts.gpus) and not facts.platform.get("dgx"):
-        findings.add("spark-dgx-os", fact=f"10de:{_SPARK}, without DGX OS", fix="install DGX OS")
-    if any(gpu.device_id == _THOR for gpu in facts.gpus):
-        findings.add("jetson-spark", fact=f"10de:{_THOR} (Jetson Thor)", fix=fix)
-        found = True
+    for gpu in known_gpus(facts, compat):
+        fact = f"10de:{gpu.device_id} ({gpu.name})"
+        if gpu.driver_from == "DGX OS" and not facts.platform.get("dgx"):
+            findings.add("spark-dgx-os", fact=f"{fact}, without DGX OS", fix="install DGX OS")
+        if gpu.driver_from == "Jetson Linux":
+            findings.add("jetson-spark", fact=fact, fix=fix)
+            found = True
     for name, rule in (
         ("dgx", "platform-dgx"),
         ("wsl", "platform-wsl"),
@@ -696,15 +691,13 @@ def _source(request: HostRequest, facts: Facts) -> dict[str, Any]:
     }
 
 
-def _fabric_lock(
-    intent: Intent, candidates: Candidates, release: str, facts: Facts
-) -> dict[str, Any] | None:
+def _fabric_lock(intent: Intent, facts: Facts, version: str | None) -> dict[str, Any] | None:
     name = intent.packages.fabric_package
     if not intent.fabric or name is None:
         return None
     return {
         "package": name,
-        "version": candidates.releases(name)[release],
+        "version": version,
         "service": f"{intent.packages.fabric_service}.service",
         "switches": len(facts.switches),
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    memory_model,
     plan_instance,
     plan_model,
     requirements,
@@ -37,13 +38,7 @@ if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
 _GB = 10**9
-_LATE_TARGETS = frozenset({"10.3", "11.0", "12.1"})
-"""Compute capabilities that compilers learnt late (cuda-007)."""
-_BYTES_OF_SERVER, _BYTES_OF_WORKER = 1_510_000_000, 1_930_000_000
-"""Of vLLM's API server with its engine core, and of a worker without its weights (engine_run)."""
 _CPU_FLAGS = frozenset({"avx2", "avx512f"})
-_BYTES_PER_COMPILER = 4 << 30
-"""What one CUDA compiler may take: an assumption, which llmetal_build.max_jobs overrules."""
 
 
 @dataclass
@@ -308,17 +303,20 @@ def _build(host: Context, release: Release) -> dict[str, Any]:
     ]
     origin = "wheel" if request.origin == "auto" else request.origin
     if lacking and origin == "wheel":
-        other = _with_kernels(release, host)
+        key = replacement(
+            host,
+            lambda row: has_kernels(release, str(row["cc"])) and is_at_least(str(row["cc"]), floor),
+        )
+        other = host.compat.gpus[key]["model"] if key else "another GPU"
         findings.add(
             "no-kernel-image",
             fact=f"{lacking[0].name} has compute capability {lacking[0].compute}; the wheel of "
             f"{release.package} {release.version} has kernels for "
             f"{', '.join(release.device_code)}",
-            fix=f"use {other.model if other else 'another GPU'}, or set llmetal_build.from to "
-            "source",
-            relax={"gpus": [other.key] * len(host.facts.gpus)} if other else {},
+            fix=f"use {other}, or set llmetal_build.from to source",
+            relax={"gpus": [key] * len(host.facts.gpus)} if key else {},
         )
-    if late := [gpu for gpu in gpus if gpu.compute in _LATE_TARGETS]:
+    if late := [gpu for gpu in gpus if gpu.compute in host.compat.late_targets]:
         findings.add(
             "ptxas-too-old",
             fact=f"{late[0].name} is sm_{late[0].compute.replace('.', '')}",
@@ -365,31 +363,11 @@ def _capability(code: str) -> tuple[int, int]:
     return int(digits[:-1]), int(digits[-1])
 
 
-@dataclass(frozen=True)
-class _OtherGpu:
-    """A GPU that one could take instead."""
-
-    key: str
-    model: str
-
-
-def _with_kernels(release: Release, host: Context) -> _OtherGpu | None:
-    """The GPU most like the host's that the release has kernels for."""
-    key = replacement(
-        host,
-        lambda row: (
-            has_kernels(release, str(row["cc"]))
-            and is_at_least(str(row["cc"]), release.min_compute or "0")
-        ),
-    )
-    return None if key is None else _OtherGpu(key, str(host.compat.gpus[key]["model"]))
-
-
 def _jobs(facts: Facts, threads: int) -> int | None:
     """How many compilers fit into processors and memory; None where either is not known."""
     if not facts.cpus or not facts.memory_bytes:
         return None
-    by_memory = facts.memory_bytes // (_BYTES_PER_COMPILER * threads)
+    by_memory = facts.memory_bytes // (memory_model.main_memory("compiler") * threads)
     return max(1, min(facts.cpus, by_memory))
 
 
@@ -528,7 +506,8 @@ def _check_memory(host: Context, release: Release, plan: EnginePlan) -> None:
             relax={"ram_gb": math.ceil((needed + offload) / _GB)},
         )
     workers = sum(len(row["gpus"]) for row in plan.instances if row["device"] == "gpu")
-    estimate = len(plan.instances) * _BYTES_OF_SERVER + workers * _BYTES_OF_WORKER
+    estimate = len(plan.instances) * memory_model.main_memory("server")
+    estimate += workers * memory_model.main_memory("worker")
     if workers and estimate + offload > has:
         host.findings.add(
             "memory-thin",

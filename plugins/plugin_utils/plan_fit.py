@@ -24,7 +24,6 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_context imp
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_one import (
     AMX,
     GIB,
-    WIDTHS,
     One,
     needed_options,
 )
@@ -264,7 +263,7 @@ def _settings(
     found = fp8.path(it.release.engine, device, compute, shape)
     problems = fp8.check(found, shape, f"{kinds[0].name} ({compute})")
     it.add(_with_hardware(it, shape, one) for one in problems)
-    width = WIDTHS.get(shape.dtype or "", 2)
+    width = memory_model.width_of(shape.dtype)
     asked = it.word(knobs.kv_dtype)
     cache = fp8.kv_dtype(it.release.engine, device, compute, asked, width=width)
     if cache.problem is not None:
@@ -572,16 +571,12 @@ def on_cpu(it: One, kv_gib: int) -> Fit:
 def _cpu_width(it: One) -> int:
     """Bytes of a value in the cache of an engine on the processors."""
     dtype = {**it.options, **needed_options(it, say=False)}.get("dtype")
-    return WIDTHS.get(str(dtype), 2)
+    return memory_model.width_of(None if dtype is None else str(dtype))
 
 
 def cache_gib(it: One) -> int:
     """GiB of key-value cache for a CPU instance: some requests of full length, at least one GiB."""
-    shape = it.shape
-    if shape is None or not (shape.kv_heads and shape.head_dim):
-        return 1
-    layers = (shape.attention_layers or shape.layers or 0) + shape.window_layers
-    per_token = 2 * layers * shape.kv_heads * shape.head_dim * _cpu_width(it)
-    context = it.asked.context or shape.max_context or 0
+    context = (it.asked.context or it.shape.max_context or 0) if it.shape else 0
     requests = it.asked.concurrency or _CPU_REQUESTS
-    return max(1, math.ceil(requests * context * per_token / GIB))
+    wanted = it.shape and memory_model.cpu_cache_bytes(it.shape, _cpu_width(it), context, requests)
+    return max(1, math.ceil((wanted or 0) / GIB))

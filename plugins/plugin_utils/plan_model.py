@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    model_files,
     model_reader,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_context import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<ext>\.\w+)")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab")
 
 
 def models(host: Context) -> tuple[list[dict[str, Any]], list[str]]:
@@ -91,10 +91,10 @@ def _check_files(host: Context, name: str, seen: Snapshot) -> None:
             fix="fetch the missing files, or the config.json that belongs to these: the plan has "
             "counted with what config.json says",
         )
-    if not any(path.startswith(_TOKENIZERS) for path in names):
+    if not model_files.has_tokenizer(names):
         host.findings.add(
             "model-incomplete",
-            fact=f"model {name} has none of {', '.join(_TOKENIZERS[:4])}",
+            fact=f"model {name} has no tokenizer (tokenizer.json or the like)",
             fix="put the tokenizer's files beside the weights",
         )
 

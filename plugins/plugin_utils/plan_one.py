@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 MANY = 10**6
 AMX = "amx_tile"
-WIDTHS = {"float32": 4, "float": 4}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import Compat
-    from ansible_collections.llmetal.inference.plugins.plugin_utils.lock_diff import Change
     from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
 
@@ -36,18 +35,12 @@ class Planned:
     plan: Plan
     path: Path | None = None
     """Where its lock lies; None where the inventory does not even say that."""
-    changes: tuple[Change, ...] = ()
-    """What the plan, or (where the lock is kept) a plan made anew, would change in the lock."""
     installable: bool = False
     """Whether the plan's lock has everything that a run needs."""
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `llmetal plan --format json` prints it."""
-        return {
-            **self.plan.as_dict(),
-            "changes": [change.as_dict() for change in self.changes],
-            "kept": self.plan.from_file,
-        }
+        return {**self.plan.as_dict(), "kept": self.plan.from_file}
 
 
 def plan_variables(
@@ -87,15 +80,14 @@ def plan_request(
     except LlmetalError as error:
         return Planned(_unreadable(request.name, error, compat), path)
     plan = planner.plan_host(request, facts, answers, compat, existing)
-    changes: tuple[Change, ...] = plan.changes
-    if not changes and plan.lock is not None and not plan.from_file:
-        if existing is None:  # it is to be ignored, but what it had is worth to know
-            with contextlib.suppress(LlmetalError):
-                existing = lock_.load(path)
-        if existing is not None:
-            changes = lock_diff.changes(existing, plan.lock)
+    if existing is None and plan.lock is not None:
+        # A lock that is to be ignored: what it had is worth to know.
+        with contextlib.suppress(LlmetalError):
+            ignored = lock_.load(path)
+            if ignored is not None:
+                plan = replace(plan, changes=lock_diff.changes(ignored, plan.lock))
     whole = plan.lock is not None and not plan.lock["unresolved"]
-    return Planned(plan, path, changes, whole)
+    return Planned(plan, path, whole)
 
 
 def existing_lock(request: HostRequest, variables: Mapping[str, Any]) -> lock_.Lock | None:

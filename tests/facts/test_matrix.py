@@ -244,7 +244,7 @@ def test_interpreters(matrix: Mapping[str, Any]) -> None:
 
 def test_containers(matrix: Mapping[str, Any]) -> None:
     """Docker and NVIDIA's toolkit."""
-    ours, facts = compat_.load_containers(), matrix["containers"]
+    ours, facts = compat_.load_data("containers.yml"), matrix["containers"]
     assert ours["docker"]["packages"] == facts["docker"]["install"]
     assert ours["docker"]["remove_first"] == facts["docker"]["remove_first"]
     assert ours["docker"]["not_for"] == facts["docker"]["not_for"]

@@ -198,7 +198,7 @@ def test_interpreters_are_what_their_names_say() -> None:
 
 def test_containers_name_systems_that_are_known(compat: Compat) -> None:
     """What Docker is not for are systems of ours, and those say so too."""
-    for key in compat_.load_containers()["docker"]["not_for"]:
+    for key in compat_.load_data("containers.yml")["docker"]["not_for"]:
         assert compat.systems[key]["docker_ce"] != "supported"
 
 

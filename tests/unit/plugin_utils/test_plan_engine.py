@@ -162,3 +162,25 @@ def test_memory_that_was_seen(bench: Any) -> None:  # noqa: ANN401 - see conftes
     gpus["gpus"][0]["memory_mib"] = 24576
     seen = bench.plan(served(), gpu=gpus).lock["instances"][0]["memory"]["gpu_bytes"]
     assert by_label < seen < 24576 << 20
+
+
+@pytest.mark.parametrize(
+    ("names", "complete"),
+    [
+        (["tokenizer.json"], True),
+        (["vocab.json", "merges.txt"], True),
+        (["qwen.tiktoken"], True),
+        (["vocab.json"], False),
+        # Settings of a tokenizer are none.
+        (["tokenizer_config.json"], False),
+    ],
+)
+def test_tokenizer(bench: Any, names: list[str], complete: bool) -> None:  # noqa: ANN401, FBT001 - see conftest.py; a column
+    """A served folder needs a tokenizer (dl-009), whichever files make it."""
+    answers = bench.candidates()
+    answers["models"]["smollm2"]["files"] = [
+        {"path": name, "size": 9, "sha256": "ab" * 32} for name in ["config.json", *names]
+    ]
+    driver = {"loaded": "580.95.05"}
+    plan = bench.plan(served(), candidates=answers, gpus=(A100,), gpu__driver=driver)
+    assert ("model-incomplete" not in rules(plan.refusals)) is complete

@@ -40,7 +40,7 @@ def test_no_lock(bench: Any, tmp_path: Path) -> None:  # noqa: ANN401 - see conf
     """A plan without a lock before changes nothing, and can be installed."""
     done = plan(bench, tmp_path)
     assert done.installable
-    assert done.changes == ()
+    assert done.plan.changes == ()
     assert done.as_dict()["status"] == "ok"
     assert done.as_dict()["kept"] is False
 
@@ -60,8 +60,8 @@ def test_lock_before(
     written(bench, tmp_path)
     done = plan(bench, tmp_path, llmetal_plan_lock=mode)
     assert done.plan.from_file is kept
-    assert [change.path for change in done.changes] == ["host.os_pretty"] * changed
-    assert done.as_dict()["changes"] == [change.as_dict() for change in done.changes]
+    assert [change.path for change in done.plan.changes] == ["host.os_pretty"] * changed
+    assert done.as_dict()["changes"] == [change.as_dict() for change in done.plan.changes]
 
 
 @pytest.mark.parametrize("mode", ["use", "compare", "upgrade", "ignore"])
@@ -79,7 +79,7 @@ def test_unreadable_lock(mode: str, bench: Any, tmp_path: Path) -> None:  # noqa
             planning.existing_lock(request, variables)
     else:
         assert done.installable
-        assert done.changes == ()
+        assert done.plan.changes == ()
         assert planning.existing_lock(request, variables) is None
 
 
