@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 127
 """The exit status that stands for a program which is not there, as in a shell."""
+_GRACE = 5.0
+"""Seconds that a killed program has to be gone."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +66,45 @@ def run(
     """
     environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **(env or {})}
     try:
-        done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
+        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             list(argv),
-            check=False,
-            capture_output=True,
             cwd=cwd,
             encoding="utf-8",
             env=environment,
             errors="replace",
-            input=stdin if stdin is not None else "",
-            timeout=timeout,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
     except FileNotFoundError:
         return CommandResult(tuple(argv), NOT_FOUND, "", f"{argv[0]}: not found")
-    except PermissionError as error:
+    except OSError as error:
         return CommandResult(tuple(argv), NOT_FOUND - 1, "", str(error))
+    try:
+        out, err = process.communicate(stdin if stdin is not None else "", timeout=timeout)
     except subprocess.TimeoutExpired as error:
         raise LlmetalError(
             what=f"`{' '.join(argv)}` did not end within {timeout:g} s",
+            why=_kill(process),
             fix="see what it waits for (a lock, a disk, a mirror), then run again",
         ) from error
-    return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
+    except BaseException:
+        _kill(process)
+        raise
+    return CommandResult(tuple(argv), process.returncode, out, err)
+
+
+def _kill(process: subprocess.Popen[str]) -> str:
+    """End a program; why it may still be there: one that waits in a driver cannot be killed."""
+    process.kill()
+    # Not waited for to its end, and its pipes are dropped: a child of it may keep them open.
+    for stream in (process.stdin, process.stdout, process.stderr):
+        with contextlib.suppress(OSError):
+            if stream:
+                stream.close()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        return f"process {process.pid} cannot be killed: it waits for a device or a disk"
+
+    return ""

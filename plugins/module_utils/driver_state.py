@@ -8,11 +8,14 @@ import gzip
 import lzma
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible_collections.llmetal.inference.plugins.module_utils.command import run
+from ansible_collections.llmetal.inference.plugins.module_utils.dpkg import version_key
+from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +36,7 @@ _PACKAGES = re.compile(
 )
 _MODULE_FILES = ("nvidia.ko", "nvidia-current.ko", "nvidia-current-open.ko")
 _SUFFIXES = ("", ".xz", ".gz", ".zst")
+_MODINFO_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ class DriverState:
     user_space: str | None = None
     nouveau: bool = False
     nova: bool = False
+    disk_flavour: str | None = None
+    newest_kernel: str | None = None
+    """The newest installed kernel, where it is another one than the running one."""
+    newest_on_disk: str | None = None
+
+    @property
+    def after_reboot(self) -> str | None:
+        """The version that a reboot would load: it boots the newest kernel."""
+        return self.newest_on_disk if self.newest_kernel else self.on_disk
 
 
 def parse_proc_version(text: str | None) -> tuple[str | None, str | None]:
@@ -67,6 +80,19 @@ def module_version(content: bytes) -> str | None:
     """The version in the .modinfo section of a kernel module (its strings end with a zero)."""
     match = re.search(rb"(?:^|\x00)version=([^\x00\n]+)", content)
     return match[1].decode("ascii", "replace").strip() if match else None
+
+
+def module_license(content: bytes) -> str | None:
+    """The licence in the .modinfo section of a kernel module."""
+    match = re.search(rb"(?:^|\x00)license=([^\x00\n]+)", content)
+    return match[1].decode("ascii", "replace").strip() if match else None
+
+
+def flavour_of(licence: str | None) -> str | None:
+    """Open or proprietary, by the licence of a module: `Dual MIT/GPL` or `NVIDIA`."""
+    if not licence:
+        return None
+    return "open" if "GPL" in licence or "MIT" in licence else "proprietary"
 
 
 def _read_module(path: Path) -> bytes:
@@ -98,19 +124,45 @@ def find_module(root: Path, kernel: str) -> Path | None:
     return None
 
 
-def version_on_disk(root: Path, kernel: str) -> str | None:
-    """The version of the module that the running kernel would load at its next boot."""
+def parse_modinfo(text: str) -> dict[str, str]:
+    """Version and licence as `modinfo` prints them."""
+    rows = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in rows if name in {"version", "license"}}
+
+
+def module_on_disk(root: Path, kernel: str) -> tuple[str | None, str | None]:
+    """Version and flavour of the module that a kernel would load at its next boot."""
     if root == Path("/"):
-        told = run(["modinfo", "-k", kernel, "-F", "version", "nvidia"], timeout=20)
-        if told.ok and told.stdout.strip():
-            return told.stdout.split()[0]
+        try:
+            told = run(["modinfo", "-k", kernel, "nvidia"], timeout=_MODINFO_TIMEOUT)
+            info = parse_modinfo(told.stdout) if told.ok else {}
+        except LlmetalError:
+            info = {}
+        if info.get("version"):
+            return info["version"], flavour_of(info.get("license"))
     path = find_module(root, kernel)
     if path is None:
-        return None
+        return None, None
     try:
-        return module_version(_read_module(path))
-    except (OSError, EOFError, lzma.LZMAError):
+        content = _read_module(path)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        return None, None
+    return module_version(content), flavour_of(module_license(content))
+
+
+def version_on_disk(root: Path, kernel: str) -> str | None:
+    """The version of the module that a kernel would load at its next boot."""
+    return module_on_disk(root, kernel)[0]
+
+
+def newest_kernel(root: Path, running: str) -> str | None:
+    """The newest kernel in /boot, where it is newer than the running one: a reboot boots it."""
+    found = {path.name.partition("-")[2] for path in (root / "boot").glob("vmlinuz-[0-9]*")}
+    if not found:
         return None
+    last = max(found, key=version_key)
+    newer = running not in found or version_key(last) > version_key(running)
+    return last if last != running and newer else None
 
 
 def user_space_version(root: Path, packages: Mapping[str, str]) -> str | None:
@@ -133,13 +185,23 @@ def reboot_reasons(state: DriverState, gpus: Sequence[PciDevice]) -> list[str]:
     It is asked of the state alone, never of what a run changed, so that an interrupted run
     comes to the same answer. Where no reboot would help there is no reason.
     """
-    if state.on_disk is None or not gpus:
+    after = state.after_reboot
+    if after is None or not gpus:
         return []
     reasons = []
-    if state.loaded is None:
-        reasons.append(f"the driver {state.on_disk} is installed and not loaded")
-    elif state.loaded != state.on_disk:
+    if state.loaded is None and state.newest_kernel and state.on_disk is None:
+        reasons.append(
+            f"the running kernel has no driver and {state.newest_kernel}, the newest installed "
+            f"one, has {after}"
+        )
+    elif state.loaded is None:
+        reasons.append(f"the driver {state.on_disk or after} is installed and not loaded")
+    elif state.on_disk and state.loaded != state.on_disk:
         reasons.append(f"the driver {state.loaded} is loaded and {state.on_disk} is installed")
+    elif state.flavour and state.disk_flavour and state.flavour != state.disk_flavour:
+        reasons.append(
+            f"the {state.flavour} modules are loaded and the {state.disk_flavour} ones installed"
+        )
     for driver in ("nouveau", "nova_core"):
         bound = [
             gpu.address for gpu in gpus if (gpu.kernel_driver or "").replace("-", "_") == driver

@@ -7,29 +7,45 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.module_utils import driver_state, pci
+from ansible_collections.llmetal.inference.plugins.module_utils import (
+    driver_state,
+    kernel_log,
+    pci,
+    processes,
+    units,
+    xids,
+)
 from ansible_collections.llmetal.inference.plugins.module_utils.command import CommandResult, run
 from ansible_collections.llmetal.inference.plugins.module_utils.driver_state import DriverState
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.files import read_text
 from ansible_collections.llmetal.inference.plugins.module_utils.nvidia_smi import (
-    GpuLinks,
     SmiGpu,
     SmiReport,
-    parse_nvlink,
     parse_query,
 )
+from ansible_collections.llmetal.inference.plugins.module_utils.nvlink import GpuLinks, parse_nvlink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ansible_collections.llmetal.inference.plugins.module_utils.pci import PciDevice
 
+_NO_FABRIC: dict[str, Any] = {
+    "state": None,
+    "status": None,
+    "clique": None,
+    "cluster": None,
+    "health": {},
+}
+_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 _SMI_TIMEOUT = 60.0
+_TOOL_TIMEOUT = 10.0
 _SMI_PATHS = "/usr/bin:/bin:/usr/local/bin:/usr/lib/wsl/lib:/opt/bin"
 
 
@@ -45,6 +61,7 @@ class Evidence:
     query: CommandResult | None = None
     nvlink: CommandResult | None = None
     smi_error: str | None = None
+    nvlink_error: str | None = None
 
 
 def _loaded(root: Path, module: str, devices: Sequence[PciDevice]) -> bool:
@@ -58,7 +75,7 @@ def gather(
     packages: Mapping[str, str] | None = None,
     timeout: float = _SMI_TIMEOUT,
 ) -> Evidence:
-    """Look at the host.
+    """Look at the host; what does not wait for something else runs beside it.
 
     Args:
         root: the root of the file system, another one only in tests.
@@ -66,43 +83,74 @@ def gather(
         timeout: seconds that one nvidia-smi may take.
     """
     base = Path(root)
-    devices = pci.scan(base / "sys/bus/pci/devices")
+    kernel = platform.release()
+    boot_id = (read_text(base / "proc/sys/kernel/random/boot_id") or "").strip() or None
+    smi = find_smi() if root == "/" else None
+    with ThreadPoolExecutor() as pool:
+        asked = {}
+        if smi:
+            asked = {
+                "query": pool.submit(ask, [smi, "-q", "-x"], timeout),
+                "nvlink": pool.submit(ask, [smi, "nvlink", "--status"], timeout),
+            }
+        devices = pci.scan(base / "sys/bus/pci/devices")
+        state = _driver(base, kernel, devices, packages)
+    query, error = asked["query"].result() if asked else (None, None)
+    nvlink, nvlink_error = asked["nvlink"].result() if asked else (None, None)
+    if query is None or not query.ok:
+        nvlink = nvlink_error = None
+    return Evidence(
+        devices, state, kernel, boot_id, smi, query, nvlink, error, nvlink_error=nvlink_error
+    )
+
+
+def find_smi() -> str | None:
+    """The path of nvidia-smi, in the usual places too: a sudo PATH may lack them."""
+    return shutil.which("nvidia-smi", path=f"{os.environ.get('PATH', '')}:{_SMI_PATHS}")
+
+
+def ask(argv: Sequence[str], timeout: float) -> tuple[CommandResult | None, str | None]:
+    """What a program answered, or why it did not: it hangs, or is no program at all."""
+    try:
+        return run(argv, timeout=timeout), None
+    except LlmetalError as problem:
+        return None, str(problem)
+    except OSError as problem:
+        return None, f"{argv[0]} cannot be run: {problem.strerror or problem}"
+
+
+def _driver(
+    base: Path, kernel: str, devices: Sequence[PciDevice], packages: Mapping[str, str] | None
+) -> DriverState:
+    """The driver in its places."""
     loaded, flavour = driver_state.parse_proc_version(
         read_text(base / "proc/driver/nvidia/version")
     )
-    kernel = platform.release()
     user_space = driver_state.user_space_version(base, packages or {})
-    if user_space is None and packages is None and root == "/":
+    if user_space is None and packages is None and base == Path("/"):
         user_space = driver_state.user_space_version(base, _driver_packages())
-    state = DriverState(
+    on_disk, disk_flavour = driver_state.module_on_disk(base, kernel)
+    newest = driver_state.newest_kernel(base, kernel)
+    return DriverState(
         loaded=loaded,
         flavour=flavour,
-        on_disk=driver_state.version_on_disk(base, kernel),
+        on_disk=on_disk,
         user_space=user_space,
         nouveau=_loaded(base, "nouveau", devices),
         nova=_loaded(base, "nova_core", devices),
+        disk_flavour=disk_flavour,
+        newest_kernel=newest,
+        newest_on_disk=driver_state.version_on_disk(base, newest) if newest else None,
     )
-    boot_id = (read_text(base / "proc/sys/kernel/random/boot_id") or "").strip() or None
-    smi = shutil.which("nvidia-smi", path=f"{os.environ.get('PATH', '')}:{_SMI_PATHS}")
-    if smi is None or root != "/":
-        return Evidence(devices, state, kernel, boot_id)
-    query = nvlink = error = None
-    try:
-        query = run([smi, "-q", "-x"], timeout=timeout)
-        if query.ok:
-            nvlink = run([smi, "nvlink", "--status"], timeout=timeout)
-    except LlmetalError as problem:
-        error = str(problem)
-    return Evidence(devices, state, kernel, boot_id, smi, query, nvlink, error)
 
 
 def _driver_packages() -> dict[str, str]:
     """The driver's installed packages, where nobody listed them yet."""
-    told = run(
+    told, _ = ask(
         ["dpkg-query", "-W", "-f=${Package}\t${Version}\t${db:Status-Status}\n", "*nvidia*"],
-        timeout=20,
+        _TOOL_TIMEOUT,
     )
-    rows = (line.split("\t") for line in told.stdout.splitlines())
+    rows = (line.split("\t") for line in (told.stdout if told else "").splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}  # noqa: PLR2004 - the three fields asked for
 
 
@@ -162,11 +210,17 @@ def _gpu(
         "row_remap": smi.row_remap if smi else None,
         "power_w": smi.power_w if smi else None,
         "power_limit_w": smi.power_limit_w if smi else None,
+        "slowdown": smi.slowdown if smi else None,
+        "clocks_limited_by": smi.clocks_limited_by if smi else None,
         "temperature_c": smi.temperature_c if smi else None,
+        "memory_temperature_c": smi.memory_temperature_c if smi else None,
+        "slowdown_temperature_c": smi.slowdown_temperature_c if smi else None,
+        "retired_pages": smi.retired_pages if smi else None,
+        "virtualization": smi.virtualization if smi else None,
         "recovery_action": smi.recovery_action if smi else None,
         "nvlink": [link.as_dict() for link in links.links] if links else [],
         "nvlink_state": links.state if links else "none" if smi else None,
-        "fabric": smi.fabric if smi else {"state": None, "status": None},
+        "fabric": smi.fabric if smi else _NO_FABRIC,
         "processes": smi.processes if smi else [],
         "source": "driver" if smi else "pci",
     }
@@ -183,7 +237,10 @@ def _merge(evidence: Evidence, smi: SmiReport) -> list[dict[str, Any]]:
     def links_of(gpu: SmiGpu | None) -> GpuLinks | None:
         if gpu is None:
             return None
-        return by_uuid.get(gpu.uuid or "") or by_index.get(gpu.index)
+        found = by_uuid.get(gpu.uuid or "") or by_index.get(gpu.index)
+        # The number alone may be that of another GPU, where one of them was left out.
+        is_other = found and found.uuid and gpu.uuid and found.uuid != gpu.uuid
+        return None if is_other else found
 
     gpus = []
     for device in (device for device in evidence.pci if device.is_gpu):
@@ -204,6 +261,17 @@ def _gpu_problems(gpu: dict[str, Any]) -> list[dict[str, str]]:
     if remap.get("pending"):
         why = "a row remap is pending"
         found.append(_problem(f"GPU {where} waits for a reset", why, "drain and reset the GPU"))
+    if (gpu["retired_pages"] or {}).get("pending"):
+        why = "memory pages are to be retired"
+        found.append(_problem(f"GPU {where} waits for a reset", why, "drain and reset the GPU"))
+    if errors := (gpu["ecc"] or {}).get("volatile_uncorrected"):
+        why = f"{errors} uncorrected memory errors since the driver was loaded"
+        fix = "drain and reset the GPU; have it replaced where they come back"
+        found.append(_problem(f"GPU {where} has memory errors", why, fix))
+    if gpu["slowdown"]:
+        why = f"active: {', '.join(gpu['slowdown'])}"
+        fix = "see to cooling, power cables and power supplies"
+        found.append(_problem(f"GPU {where} is slowed down", why, fix))
     action = gpu["recovery_action"]
     if action and action.lower() != "none":
         why = f"its recovery action is {action}"
@@ -234,6 +302,11 @@ def _host_problems(
         why = f"the bus lists {', '.join(lost)} and nvidia-smi does not"
         fix = "look for Xid 79 in the journal; power-cycle the host, then see to slot and power"
         found.append(_problem("a GPU is off the bus", why, fix))
+    if state.newest_kernel and state.newest_on_disk is None and gpus:
+        why = f"{state.newest_kernel}, the newest installed kernel, has no driver on its disk"
+        fix = "install its headers and have the module built before the host is rebooted"
+        if state.loaded or state.on_disk:
+            found.append(_problem("a reboot would lose the driver", why, fix))
     if state.loaded and (state.nouveau or state.nova):
         why = "nouveau or nova_core is loaded beside nvidia"
         fix = "keep it out of the initramfs and reboot"
@@ -242,7 +315,7 @@ def _host_problems(
 
 
 def report(evidence: Evidence) -> dict[str, Any]:
-    """The result of gpu_info, from the evidence alone."""
+    """What gpu_info and the survey say of the GPUs, from the evidence alone."""
     smi, problems = _read_query(evidence)
     gpus = _merge(evidence, smi)
     on_bus = [device for device in evidence.pci if device.is_gpu]
@@ -277,10 +350,41 @@ def report(evidence: Evidence) -> dict[str, Any]:
 
 
 def collect(
-    *, packages: Mapping[str, str] | None = None, timeout: float = _SMI_TIMEOUT
+    *, timeout: float = _SMI_TIMEOUT, table: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Look at this host and say what it has."""
-    return report(gather(packages=packages, timeout=timeout))
+    """Look at this host and say all that it has.
+
+    Args:
+        timeout: seconds that one nvidia-smi may take.
+        table: what the Xids mean, by number.
+    """
+    with ThreadPoolExecutor() as pool:
+        boot_id = (read_text("/proc/sys/kernel/random/boot_id") or "").strip() or None
+        asked = pool.submit(kernel_log.history, boot_id)
+        services = pool.submit(show_units)
+        info = report(gather(timeout=timeout))
+        history = asked.result()
+    for gpu in info["gpus"]:
+        gpu["processes"] = [_with_owner(process) for process in gpu["processes"]]
+    return {
+        **info,
+        "units": services.result(),
+        "xid_history": history and {**history, "xids": xids.explain(history["xids"], table)},
+    }
+
+
+def show_units() -> Mapping[str, Mapping[str, str]] | None:
+    """The units that serve the driver; None where systemd does not answer."""
+    try:
+        return units.show(_UNITS)
+    except LlmetalError:
+        return None
+
+
+def _with_owner(process: Mapping[str, Any]) -> dict[str, Any]:
+    """A process with its unit and program, where /proc shows them."""
+    told = processes.describe(process["pid"]) if process["pid"] else {}
+    return {**process, "unit": told.get("unit"), "program": told.get("program")}
 
 
 def prove(info: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,6 +412,8 @@ def prove(info: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
     answering = {gpu["pci_address"] for gpu in info["gpus"] if gpu["source"] == "driver"}
     on_bus = {gpu["pci_address"] for gpu in info["gpus"]}
     wanted = {pci.normal_address(address) for address in expected.get("gpus") or []} | on_bus
+    if not wanted:
+        why.append("the PCI bus shows no NVIDIA GPU")
     if wanted - answering:
         why.append(f"no answer from the GPU {', '.join(sorted(wanted - answering))}")
     return {

@@ -12,8 +12,9 @@ short_description: Report the NVIDIA GPUs of a host, with or without a driver
 version_added: 0.1.0
 author: The llmetal developers (@llmetal)
 description:
-  - Reads the PCI bus, the loaded driver, the driver on disk, its libraries, and what
-    C(nvidia-smi -q -x) and C(nvidia-smi nvlink --status) say.
+  - Reads the PCI bus, the loaded driver, the driver on disk, its libraries, the units that serve
+    it, the Xids that the journal keeps, and what C(nvidia-smi -q -x) and
+    C(nvidia-smi nvlink --status) say.
   - Works before any driver is installed, from PCI identifiers.
   - Does not fail because a tool is missing, hangs or answers nonsense. It reports that.
   - Says from the state alone whether a reboot is needed, and why.
@@ -35,6 +36,11 @@ options:
         type: list
         elements: str
         default: []
+  xids:
+    description:
+      - What the Xids mean, by number. Each has C(says) and C(severity).
+      - Filled from the collection's data where it is left out.
+    type: dict
   timeout:
     description: Seconds that one call of nvidia-smi may take.
     type: int
@@ -117,13 +123,38 @@ gpus:
       type: dict
       sample: {current: false, pending: false}
     ecc:
-      description: ECC mode and error counts.
+      description:
+        - ECC mode and error counts since the driver was loaded (volatile) and of all time.
+        - Null where the GPU does not count, or where nvidia-smi prints only a part of them.
       type: dict
-      sample: {current: true, pending: true, volatile_uncorrected: 0}
+      sample:
+        current: true
+        pending: true
+        volatile_corrected: 0
+        volatile_uncorrected: 0
+        aggregate_corrected: 0
+        aggregate_uncorrected: 0
+        sram_threshold_exceeded: false
+        repair_pending: false
+        unrepairable: false
     row_remap:
       description: Remapped rows, and whether a remap is pending or failed.
       type: dict
       sample: {corrected: 0, uncorrected: 0, pending: false, failure: false}
+    retired_pages:
+      description: Pages taken out of use (up to Volta), and whether some wait for it.
+      type: dict
+      sample: {single_bit: null, double_bit: null, pending: null}
+    slowdown:
+      description: Active reasons that slow the GPU down. Heat and power supply, by name.
+      type: list
+      elements: str
+      sample: [hw_thermal_slowdown]
+    clocks_limited_by:
+      description: Those, and the power limit that a busy GPU reaches.
+      type: list
+      elements: str
+      sample: [sw_power_cap]
     power_w:
       description: Power draw in watts.
       type: float
@@ -136,6 +167,18 @@ gpus:
       description: Temperature in degrees Celsius.
       type: int
       sample: 31
+    memory_temperature_c:
+      description: Temperature of the memory.
+      type: int
+      sample: 44
+    slowdown_temperature_c:
+      description: Temperature at which the GPU slows down, where the driver says it in degrees.
+      type: int
+      sample: 89
+    virtualization:
+      description: Whether the GPU is passed through to this virtual machine.
+      type: str
+      sample: Pass-Through
     recovery_action:
       description: What the driver wants done to recover the GPU.
       type: str
@@ -150,14 +193,27 @@ gpus:
       type: str
       sample: active
     fabric:
-      description: State and status of the NVSwitch fabric registration.
+      description:
+        - State and status of the NVSwitch fabric registration.
+        - Its health by the words of the driver, without what it does not know.
       type: dict
-      sample: {state: Completed, status: Success}
+      sample:
+        state: Completed
+        status: Success
+        clique: "0"
+        cluster: 00000000-0000-0000-0000-000000000000
+        health: {summary: Healthy, bandwidth: Full}
     processes:
-      description: Processes on the GPU.
+      description: Processes on the GPU. Unit and program as far as they can be read.
       type: list
       elements: dict
-      sample: [{pid: 4711, name: python, type: C, used_mib: 70312}]
+      sample:
+        - pid: 4711
+          name: python
+          type: C
+          used_mib: 70312
+          unit: llmetal-chat.service
+          program: python3 serve.py
     source:
       description: Whether the driver answers for it (V(driver)) or the bus alone (V(pci)).
       type: str
@@ -197,6 +253,18 @@ driver:
       description: Whether nova_core is loaded.
       type: bool
       sample: false
+    disk_flavour:
+      description: Flavour of the module for the running kernel, or null.
+      type: str
+      sample: open
+    newest_kernel:
+      description: The newest installed kernel where it is not the running one. A reboot boots it.
+      type: str
+      sample: 6.1.0-41-amd64
+    newest_on_disk:
+      description: Version of the module for that kernel, or null.
+      type: str
+      sample: 580.159.04
     smi:
       description: Path, exit status and complaint of nvidia-smi; null where there is none.
       type: dict
@@ -227,6 +295,67 @@ reboot_reasons:
   elements: str
   returned: always
   sample: []
+units:
+  description:
+    - State of the units that serve the driver (persistence daemon, fabric manager), where they
+      are there. Null where systemd does not answer.
+  type: dict
+  returned: always
+  sample: {nvidia-persistenced.service: {active: active, enabled: enabled}}
+xid_history:
+  description: The Xids in the kernel's log; null where none can be read.
+  type: dict
+  returned: always
+  contains:
+    source:
+      description: V(journal), which may hold earlier boots, or V(dmesg), which does not.
+      type: str
+      sample: journal
+    whole:
+      description: Whether the log has the beginning of this boot.
+      type: bool
+      sample: true
+    xids:
+      description: One row for each GPU and number.
+      type: list
+      elements: dict
+      contains:
+        pci_address:
+          description: The GPU.
+          type: str
+          sample: "0000:8a:00.0"
+        xid:
+          description: The number.
+          type: int
+          sample: 79
+        count:
+          description: How often it is in the log.
+          type: int
+          sample: 2
+        this_boot:
+          description: How often since the boot.
+          type: int
+          sample: 0
+        boots:
+          description: In how many boots.
+          type: int
+          sample: 1
+        when:
+          description: Time of the last, in UTC; null from C(dmesg).
+          type: str
+          sample: "2026-11-30T04:12:09Z"
+        last:
+          description: The last message.
+          type: str
+          sample: "NVRM: Xid (PCI:0000:8a:00): 79, GPU has fallen off the bus."
+        severity:
+          description: V(fatal), V(warning), V(info), or V(unknown) where the table has no such row.
+          type: str
+          sample: fatal
+        says:
+          description: What it means.
+          type: str
+          sample: fell off the bus
 problems:
   description: What is wrong, why, and what to do.
   type: list
@@ -291,6 +420,7 @@ ARGUMENTS: dict[str, Any] = {
             "gpus": {"type": "list", "elements": "str", "default": []},
         },
     },
+    "xids": {"type": "dict"},
     "timeout": {"type": "int", "default": 60},
 }
 
@@ -298,7 +428,7 @@ ARGUMENTS: dict[str, Any] = {
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    info = collect(timeout=module.params["timeout"])
+    info = collect(timeout=module.params["timeout"], table=module.params["xids"])
     if module.params["expect"] is not None:
         info["proof"] = prove(info, module.params["expect"])
     module.exit_json(changed=False, **info)

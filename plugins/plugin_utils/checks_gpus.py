@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ansible_collections.llmetal.inference.plugins.plugin_utils import xids as known_xids
+
 if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Findings
     from ansible_collections.llmetal.inference.plugins.plugin_utils.look import Look
@@ -13,19 +15,6 @@ if TYPE_CHECKING:
 
 _FRACTION = 0.9
 """The part of a GPU's memory that an engine takes unless it is told otherwise."""
-_XIDS = {
-    48: "uncorrectable memory error",
-    63: "memory row to be remapped",
-    64: "memory row could not be remapped",
-    74: "NVLink error",
-    79: "fell off the bus",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "its firmware does not answer",
-    120: "its firmware failed",
-    140: "uncorrected memory error",
-    154: "recovery action needed",
-}
 _NVIDIA = {None, "nvidia"}
 
 
@@ -105,10 +94,11 @@ def memory_faults(context: Context, findings: Findings) -> None:
 
 def xids(context: Context, findings: Findings) -> None:
     """Errors of the hardware in the kernel's log of this boot."""
+    says = known_xids.of_hardware()
     seen = [
-        f"{row.text('pci_address')}: Xid {number} ({_XIDS[number]}), {row.number('count')} times"
+        f"{row.text('pci_address')}: Xid {number} ({says[number]}), {row.number('count')} times"
         for row in context.look.at("kernel_log").rows("xids")
-        if (number := row.number("xid")) in _XIDS
+        if (number := row.number("xid")) in says
     ]
     if seen:
         findings.add(

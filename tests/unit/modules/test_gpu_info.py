@@ -5,86 +5,42 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.llmetal.inference.plugins.module_utils import driver_state, gpu, pci
-from ansible_collections.llmetal.inference.plugins.module_utils.command import CommandResult
-from ansible_collections.llmetal.inference.plugins.module_utils.driver_state import DriverState
-from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
-from ansible_collections.llmetal.inference.plugins.module_utils.nvidia_smi import (
-    parse_nvlink,
-    parse_query,
+from ansible_collections.llmetal.inference.plugins.module_utils import (
+    driver_state,
+    gpu,
+    kernel_log,
+    pci,
+    processes,
 )
+from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
+from ansible_collections.llmetal.inference.plugins.module_utils.nvidia_smi import parse_query
+from ansible_collections.llmetal.inference.plugins.module_utils.nvlink import parse_nvlink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Recorded = Callable[[str], gpu.Evidence]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "gpu_info"
 CASES = sorted(path.name for path in FIXTURES.iterdir())
 
 
-def make_bus(folder: Path, text: str) -> None:
-    """A /sys/bus/pci/devices as the lines of a recording say."""
-    for line in text.splitlines():
-        address, vendor, device, pci_class, subsystem, driver, numa = line.split()
-        entry = folder / address
-        entry.mkdir(parents=True)
-        values = {
-            "vendor": vendor,
-            "device": device,
-            "class": pci_class,
-            "numa_node": numa.removeprefix("numa="),
-            "subsystem_vendor": subsystem.split(":")[0],
-            "subsystem_device": subsystem.split(":")[1],
-        }
-        for name, value in values.items():
-            (entry / name).write_text(f"{value}\n")
-        if name := driver.removeprefix("driver="):
-            (entry / "driver").symlink_to(f"../../../bus/pci/drivers/{name}")
-
-
-def result(path: Path, rc: int | None) -> CommandResult | None:
-    """What a recorded program printed."""
-    if rc is None or not path.exists():
-        return None
-    return CommandResult((path.stem,), rc, path.read_text(), "")
-
-
-def evidence(name: str, tmp_path: Path) -> gpu.Evidence:
-    """The evidence of a recorded host."""
-    folder = FIXTURES / name
-    case = json.loads((folder / "case.json").read_text())
-    make_bus(tmp_path, (folder / "pci.txt").read_text())
-    proc = folder / "proc_version.txt"
-    loaded, flavour = driver_state.parse_proc_version(proc.read_text() if proc.exists() else None)
-    devices = pci.scan(tmp_path)
-    return gpu.Evidence(
-        pci=devices,
-        driver=DriverState(
-            loaded=loaded,
-            flavour=flavour,
-            on_disk=case.get("on_disk"),
-            user_space=case.get("user_space"),
-            nouveau=any(device.kernel_driver == "nouveau" for device in devices),
-        ),
-        kernel="6.1.0-40-amd64",
-        boot_id="boot",
-        smi_path="/usr/bin/nvidia-smi" if "query_rc" in case else None,
-        query=result(folder / "query.txt", case.get("query_rc")),
-        nvlink=result(folder / "nvlink.txt", case.get("nvlink_rc")),
-    )
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_recordings(name: str, tmp_path: Path) -> None:
+def test_recordings(name: str, recorded: Recorded) -> None:
     """Each recorded host gives the result that stands beside it."""
     expected = json.loads((FIXTURES / name / "expected.json").read_text())
-    assert gpu.report(evidence(name, tmp_path)) == expected
+    assert gpu.report(recorded(name)) == expected
 
 
 @pytest.mark.parametrize("name", ["h200_passthrough", "h200x2_nvswitch_vm"])
-def test_real_hosts_are_healthy(name: str, tmp_path: Path) -> None:
+def test_real_hosts_are_healthy(name: str, recorded: Recorded) -> None:
     """A GPU passed through without NVLink is healthy, and so is a pair that sees no switch."""
-    found = gpu.report(evidence(name, tmp_path))
+    found = gpu.report(recorded(name))
     assert found["problems"] == []
     assert not found["reboot_required"]
     proof = gpu.prove(found, {"version": "580.159.04", "modules": "open", "gpus": []})
@@ -100,9 +56,9 @@ def test_real_hosts_are_healthy(name: str, tmp_path: Path) -> None:
         ("half_upgraded", ["the driver 580.159.04 is loaded and 580.178.04 is installed"]),
     ],
 )
-def test_reboot_is_asked_of_the_state(name: str, reasons: list[str], tmp_path: Path) -> None:
+def test_reboot_is_asked_of_the_state(name: str, reasons: list[str], recorded: Recorded) -> None:
     """A reboot is needed only where it helps."""
-    assert gpu.report(evidence(name, tmp_path))["reboot_reasons"] == reasons
+    assert gpu.report(recorded(name))["reboot_reasons"] == reasons
 
 
 @pytest.mark.parametrize(
@@ -115,11 +71,9 @@ def test_reboot_is_asked_of_the_state(name: str, reasons: list[str], tmp_path: P
         ("nonsense", "the output of nvidia-smi declares XML entities"),
     ],
 )
-def test_problems(name: str, what: str, tmp_path: Path) -> None:
+def test_problems(name: str, what: str, recorded: Recorded) -> None:
     """What is wrong is named, with a cause and a way out."""
-    problems = {
-        problem["what"]: problem for problem in gpu.report(evidence(name, tmp_path))["problems"]
-    }
+    problems = {problem["what"]: problem for problem in gpu.report(recorded(name))["problems"]}
     assert what in problems
     assert problems[what]["why"]
     assert problems[what]["fix"]
@@ -136,14 +90,16 @@ def test_problems(name: str, what: str, tmp_path: Path) -> None:
         ("h200_passthrough", {"gpus": ["0000:00:07.0"]}, "no answer from the GPU 0000:00:07.0"),
     ],
 )
-def test_proof_fails_closed(name: str, expected: dict[str, Any], why: str, tmp_path: Path) -> None:
+def test_proof_fails_closed(
+    name: str, expected: dict[str, Any], why: str, recorded: Recorded
+) -> None:
     """What is not as expected, or cannot be read, is no proof."""
-    proof = gpu.prove(gpu.report(evidence(name, tmp_path)), expected)
+    proof = gpu.prove(gpu.report(recorded(name)), expected)
     assert not proof["ok"]
     assert any(why in reason for reason in proof["why"]), proof
 
 
-def test_switches_of_blackwell(tmp_path: Path) -> None:
+def test_switches_of_blackwell(tmp_path: Path, make_bus: Callable[[Path, str], None]) -> None:
     """A ConnectX-7 counts as a switch only where its vital product data says so."""
     line = "0000:{}:00.0 0x15b3 0x1021 0x020700 0x15b3:0x0041 driver= numa=0\n"
     make_bus(tmp_path, line.format("01") + line.format("02"))
@@ -266,3 +222,110 @@ def test_a_host_with_nothing(tmp_path: Path) -> None:
     assert found["gpus"] == []
     assert found["problems"] == []
     assert not found["reboot_required"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, []),
+        ({"disk_flavour": "open"}, []),
+        ({"disk_flavour": "proprietary"}, ["the open modules are loaded and the proprietary ones"]),
+        ({"on_disk": "2.0"}, ["the driver 1.0 is loaded and 2.0 is installed"]),
+        ({"newest_kernel": "6.2", "newest_on_disk": "1.0"}, []),
+        ({"newest_kernel": "6.2"}, []),
+        ({"loaded": None, "newest_kernel": "6.2"}, []),
+        (
+            {"loaded": None, "on_disk": None, "newest_kernel": "6.2", "newest_on_disk": "1.0"},
+            ["the running kernel has no driver and 6.2, the newest installed one, has 1.0"],
+        ),
+    ],
+)
+def test_reboot_only_where_it_helps(changes: dict[str, Any], reasons: list[str]) -> None:
+    """A reboot boots the newest kernel: what that has on its disk decides."""
+    state = replace(driver_state.DriverState("1.0", "open", "1.0", "1.0"), **changes)
+    device = pci.PciDevice("0000:01:00.0", "10de", "2335", "", "030200", "nvidia")
+    found = driver_state.reboot_reasons(state, [device])
+    assert all(reason.startswith(start) for reason, start in zip(found, reasons, strict=True))
+    assert driver_state.reboot_reasons(state, []) == []
+
+
+def test_a_reboot_that_would_lose_the_driver(recorded: Recorded) -> None:
+    """The newest kernel has no module: no reason to reboot, and a problem."""
+    evidence = recorded("h200_passthrough")
+    evidence = replace(evidence, driver=replace(evidence.driver, newest_kernel="6.1.0-41-amd64"))
+    found = gpu.report(evidence)
+    assert not found["reboot_required"]
+    (problem,) = found["problems"]
+    assert problem["what"] == "a reboot would lose the driver"
+    assert "6.1.0-41-amd64" in problem["why"]
+
+
+@pytest.mark.parametrize(
+    ("images", "running", "newest"),
+    [
+        ([], "6.1.0-40-amd64", None),
+        (["6.1.0-40-amd64"], "6.1.0-40-amd64", None),
+        (["6.1.0-9-amd64", "6.1.0-40-amd64", "6.1.0-41-amd64"], "6.1.0-40-amd64", "6.1.0-41-amd64"),
+        (["6.1.0-9-amd64", "6.1.0-40-amd64"], "6.1.0-40-amd64", None),
+        (["6.1.0-9-amd64"], "6.1.0-40-amd64", "6.1.0-9-amd64"),
+    ],
+)
+def test_newest_kernel(images: list[str], running: str, newest: str | None, tmp_path: Path) -> None:
+    """The one that a reboot boots; one that is gone from /boot cannot be it."""
+    (tmp_path / "boot").mkdir()
+    for name in images:
+        (tmp_path / "boot" / f"vmlinuz-{name}").touch()
+    assert driver_state.newest_kernel(tmp_path, running) == newest
+
+
+@pytest.mark.parametrize(
+    ("licence", "flavour"),
+    [("Dual MIT/GPL", "open"), ("NVIDIA", "proprietary"), ("", None), (None, None)],
+)
+def test_flavour_on_disk(licence: str | None, flavour: str | None) -> None:
+    """The licence of a module says its flavour."""
+    assert driver_state.flavour_of(licence) == flavour
+
+
+def test_modinfo() -> None:
+    """Of all that modinfo prints two lines count."""
+    text = (
+        "filename:  /x/nvidia.ko\nversion:   580.159.04\nlicense:        Dual MIT/GPL\nalias: a:b\n"
+    )
+    assert driver_state.parse_modinfo(text) == {"version": "580.159.04", "license": "Dual MIT/GPL"}
+
+
+def test_processes_with_their_unit(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gpu_info adds who a process is, the units and the history of Xids."""
+    evidence = recorded("h200_passthrough")
+    assert evidence.query
+    row = (
+        "<processes><process_info><pid>4711</pid><type>C</type><process_name>python"
+        "</process_name><used_memory>100 MiB</used_memory></process_info>"
+    )
+    query = replace(evidence.query, stdout=evidence.query.stdout.replace("<processes>", row, 1))
+    units = {"nvidia-persistenced.service": {"active": "active", "enabled": "enabled"}}
+    xid = {"pci_address": "0000:00:06.0", "xid": 79, "count": 1}
+    monkeypatch.setattr(gpu, "gather", lambda timeout: replace(evidence, query=query))  # noqa: ARG005 - its name is the parameter's
+    monkeypatch.setattr(gpu, "show_units", lambda: units)
+    monkeypatch.setattr(kernel_log, "history", lambda _: {"source": "journal", "xids": [xid]})
+    monkeypatch.setattr(
+        processes,
+        "describe",
+        lambda pid: {"pid": pid, "program": "python3 a", "unit": "b.service"},
+    )
+    found = gpu.collect(table={"79": {"says": "fell off the bus", "severity": "fatal"}})
+    assert found["gpus"][0]["processes"] == [
+        {
+            "pid": 4711,
+            "name": "python",
+            "type": "C",
+            "used_mib": 100,
+            "program": "python3 a",
+            "unit": "b.service",
+        }
+    ]
+    assert found["units"] == units
+    assert found["xid_history"]["xids"] == [
+        {**xid, "says": "fell off the bus", "severity": "fatal"}
+    ]
