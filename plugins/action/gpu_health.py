@@ -15,6 +15,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
     """Sends the table of the Xids along, unless the task has one."""
 
     _supports_check_mode = True
+    _module = "llmetal.inference.gpu_health"
 
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
@@ -26,9 +27,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
             arguments["xids"] = xids.table()
         result.update(
             self._execute_module(
-                module_name="llmetal.inference.gpu_health",
-                module_args=arguments,
-                task_vars=task_vars,
+                module_name=self._module, module_args=arguments, task_vars=task_vars
             )
         )
         return result

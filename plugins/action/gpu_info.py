@@ -5,28 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ansible.plugins.action import ActionBase
-from ansible_collections.llmetal.inference.plugins.plugin_utils import xids
+from ansible_collections.llmetal.inference.plugins.action import gpu_health
 
 
-class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
+class ActionModule(gpu_health.ActionModule):
     """Sends the table of the Xids along, unless the task has one."""
 
-    _supports_check_mode = True
-
-    def run(
-        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Run the module on the host."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
-        if not arguments.get("xids"):
-            arguments["xids"] = xids.table()
-        result.update(
-            self._execute_module(
-                module_name="llmetal.inference.gpu_info", module_args=arguments, task_vars=task_vars
-            )
-        )
-        return result
+    _module = "llmetal.inference.gpu_info"

@@ -19,6 +19,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.command import (
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.files import read_text, write_atomic
+from ansible_collections.llmetal.inference.plugins.module_utils.gpu_containers import refuse_reload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,8 @@ _PROPERTIES = (
 )
 _MARK = "# Started again when one of these changes:"
 _MARK_LENGTH = 16
+_RELOADS = {"reload", "remove", "enable", "disable"}
+"""Steps in which systemd reads its units anew."""
 _QUERY_TIMEOUT = 30.0
 
 
@@ -271,8 +274,11 @@ def apply(spec: UnitSpec, manager: Manager, steps: Sequence[str]) -> None:
     """Take the steps.
 
     Raises:
-        LlmetalError: the manager refuses one; its reason and the unit's last words are in it.
+        LlmetalError: the manager refuses one; its reason and the unit's last words are in it. Or
+            containers hold GPUs that a reload would take from them; then nothing was done.
     """
+    if manager.scope == "system" and _RELOADS & set(steps):
+        refuse_reload()
     for step in steps:
         _take(step, spec, manager)
 
