@@ -27,7 +27,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.errors import Ll
 from ansible_collections.llmetal.inference.plugins.module_utils.files import read_text, write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 STAMP = "llmetal-environment.json"
 _SCHEMA = 1
@@ -342,13 +342,19 @@ def explain(result: CommandResult, name: str) -> LlmetalError:
     )
 
 
-def ensure(spec: EnvironmentSpec, places: Places, installer: Installer) -> Outcome:
+def ensure(
+    spec: EnvironmentSpec,
+    places: Places,
+    installer: Installer,
+    finish: Callable[[Path], None] | None = None,
+) -> Outcome:
     """Build what is missing, switch to it, and remove what nobody needs any more.
 
     Args:
         spec: what the environment is made from.
         places: where it lives.
         installer: how packages come to the host.
+        finish: called with the folder of a new environment before it is used; may add to it.
 
     Returns:
         What was done.
@@ -359,10 +365,10 @@ def ensure(spec: EnvironmentSpec, places: Places, installer: Installer) -> Outco
     started = time.monotonic()
     try:
         places.home.mkdir(parents=True, exist_ok=True)
-        with _only_one(places.home / ".lock", installer.install_timeout):
+        with only_one(places.home / ".lock", installer.install_timeout):
             state = read_state(spec, places)
             if not state.built or state.changes:
-                _build(spec, places, installer)
+                _build(spec, places, installer, finish)
             switch_link(places.link, spec.digest)
             removed = _prune(places, state.linked)
             distributions = len(installed(places.final))
@@ -396,7 +402,7 @@ def _disk_error(error: OSError, places: Places) -> LlmetalError:
 
 
 @contextlib.contextmanager
-def _only_one(path: Path, timeout: float) -> Iterator[None]:
+def only_one(path: Path, timeout: float) -> Iterator[None]:
     """Hold a file lock; a run that lost its controller may still be busy here.
 
     Raises:
@@ -419,7 +425,12 @@ def _only_one(path: Path, timeout: float) -> Iterator[None]:
         yield
 
 
-def _build(spec: EnvironmentSpec, places: Places, installer: Installer) -> None:
+def _build(
+    spec: EnvironmentSpec,
+    places: Places,
+    installer: Installer,
+    finish: Callable[[Path], None] | None,
+) -> None:
     """Make the environment in a folder of its own, and move it into place when it is whole."""
     _remove(places.building)
     _check_room(places.home, installer.size_bytes)
@@ -428,6 +439,8 @@ def _build(spec: EnvironmentSpec, places: Places, installer: Installer) -> None:
     for alias in spec.aliases:
         _write_alias(places.building, alias)
     check_imports(places.building, spec.imports, installer.import_timeout)
+    if finish is not None:
+        finish(places.building)
     stamp = {
         "schema": _SCHEMA,
         "digest": spec.digest,
