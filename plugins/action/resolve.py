@@ -70,16 +70,16 @@ class ActionModule(ActionBase):  # type: ignore[misc] # Ansible has no types
         """Which versions of the asked packages the host could install."""
         if not question.packages:
             return {"packages": {}, "cached": False}
-        source = resolver.source_of(request, question.source)
+        sources = resolver.sources_of(request, question)
         cache = resolver.Cache(site.cache_folder() / "resolve", request.resolve_ttl)
-        key = resolver.key_of(question, source, facts)
+        key = resolver.key_of(question, sources, facts)
         kept = cache.get(key)
         if kept is not None:
             return {**kept, "cached": True}
         done = self._module(
             "apt_candidates",
             {
-                "sources": [source] if source else [],
+                "sources": sources,
                 "packages": list(question.packages),
             },
             variables,

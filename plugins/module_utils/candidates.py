@@ -7,18 +7,23 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.module_utils import dpkg
+from ansible_collections.llmetal.inference.plugins.module_utils import apt_simulation, dpkg
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_archive import (
+    LISTS,
+    OS_RELEASE,
+    Archive,
+)
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_messages import failure
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_pins import pinned
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_sources import (
     ETC_APT,
+    Entry,
     Source,
     declared_elsewhere,
     read_entries,
@@ -30,7 +35,6 @@ from ansible_collections.llmetal.inference.plugins.module_utils.package_set impo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_INST = re.compile(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) ([^\[]*?)(?: \[[^\]]*\])?\)")
 _WILD = set("*?[")
 
 
@@ -40,12 +44,20 @@ class Question:
 
     packages: tuple[str, ...]
     sources: tuple[Source, ...] = ()
+    archives: tuple[Archive, ...] = ()
     simulate: tuple[str, ...] = ()
     update: str = "auto"
     timeout: int = 300
     cache_dir: str | None = None
     etc_apt: str = ETC_APT
-    lists: str = "/var/lib/apt/lists"
+    lists: str = LISTS
+    os_release: str = OS_RELEASE
+
+    @property
+    def names(self) -> str:
+        """The asked sources, for a person."""
+        names = [source.name for source in self.sources]
+        return ", ".join(names + [archive.name for archive in self.archives])
 
 
 class PrivateApt:
@@ -100,6 +112,26 @@ class PrivateApt:
                 mine = self._parts / name
                 mine.unlink(missing_ok=True)
                 mine.symlink_to(file)
+        return asked + self._prepare_archives(entries)
+
+    def _prepare_archives(self, entries: Sequence[Entry]) -> list[Path]:
+        """Declare the components that the host's own sources lack; the files that do."""
+        asked = []
+        for archive in self._question.archives:
+            text = archive.text(
+                entries,
+                own_file=archive.file(self._question.etc_apt),
+                lists=self._question.lists,
+                os_release=self._question.os_release,
+            )
+            if text:
+                name = f"{archive.name}.sources"
+                file = self._asked / name
+                file.write_text(text, encoding="utf-8")
+                mine = self._parts / name
+                mine.unlink(missing_ok=True)
+                mine.symlink_to(file)
+                asked.append(file)
         return asked
 
     def link_lists(self) -> None:
@@ -183,9 +215,9 @@ class PrivateApt:
 def parse_simulation(text: str) -> list[dict[str, str]]:
     """The packages that `apt-get -s install` would install or change."""
     return [
-        {"name": match[1], "version": match[2], "origin": match[3].strip()}
-        for match in map(_INST.match, text.splitlines())
-        if match
+        {"name": change.name, "version": change.after, "origin": change.origin}
+        for change in apt_simulation.parse(text)
+        if change.after is not None
     ]
 
 
@@ -221,7 +253,7 @@ def ask(question: Question) -> dict[str, Any]:
         asked = apt.prepare()
         apt.link_lists()
         if asked and question.update != "never":
-            apt.update_asked(", ".join(source.name for source in question.sources))
+            apt.update_asked(question.names)
         if question.update == "always":
             warnings = apt.update_all()
         candidates = apt.versions(apt.names(question.packages))
@@ -239,9 +271,11 @@ def question_of(params: Mapping[str, Any]) -> Question:
         LlmetalError: a source is not complete, or its key is another one.
     """
     sources = [source for source in map(Source.of, params["sources"]) if source]
+    archives = [archive for archive in map(Archive.of, params["sources"]) if archive]
     return Question(
         packages=tuple(params["packages"]),
         sources=tuple(sources),
+        archives=tuple(archives),
         simulate=tuple(params["simulate"]),
         update=params["update"],
         timeout=params["timeout"],

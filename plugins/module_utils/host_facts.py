@@ -27,6 +27,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils import (
     receipts,
     run_lock,
     toolkits,
+    ubuntu_drivers,
     units,
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.command import run
@@ -170,7 +171,14 @@ def _gpus(
     return report, health, kernel_log.collect() if report["gpus"] else None
 
 
-def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> dict[str, Any]:
+def collect(
+    *,
+    paths: Sequence[str],
+    config: str,
+    run_dir: str,
+    scope: str,
+    driver_chooser: str = "data",
+) -> dict[str, Any]:
     """Look at this host.
 
     Args:
@@ -178,6 +186,7 @@ def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> d
         config: folder of the lock and the receipts.
         run_dir: folder of the run lock.
         scope: whose services: the system's or the user's.
+        driver_chooser: `ubuntu_drivers` to ask that program too, which takes seconds.
     """
     database = dpkg.query()
     installed: Mapping[str, str] = database.installed()
@@ -185,6 +194,7 @@ def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> d
     with_systemd = kind["systemd_user"] if scope == "user" else kind["systemd"]
     manager = limits.manager(with_systemd=kind["systemd"])
     gpus, health, log = _gpus(installed)
+    asked = driver_chooser == "ubuntu_drivers" and bool(gpus["gpus"])
     return {
         "schema": SCHEMA,
         "os": machine.operating_system(),
@@ -202,6 +212,7 @@ def collect(*, paths: Sequence[str], config: str, run_dir: str, scope: str) -> d
         "gpu_health": health,
         "iommu": gpu_health.iommu(),
         "kernel_log": log,
+        "ubuntu_drivers": ubuntu_drivers.collect() if asked else None,
         "modules": kernel_modules.collect(platform.release()),
         "libraries": kernel_modules.libraries(),
         "toolkits": toolkits.collect(manager.get("Environment", "")),

@@ -19,6 +19,7 @@ _NOTHING = ("/true", "/false")
 _NVIDIA = re.compile(r"(?:^|/)nvidia(?:-current)?(?:-open)?\.ko(?:\.(?:xz|gz|zst))?:", re.MULTILINE)
 _INSTALLERS = ("usr/bin/nvidia-uninstall", "usr/bin/nvidia-installer")
 _UNKNOWN = "unknown"
+_NVLINK_DISABLE = re.compile(r"^NvLinkDisable: (\d+)$", re.MULTILINE)
 _CACHE = re.compile(r"^\s*(libnvidia-ml|libcuda)\.so\.1 .*=> (\S+)", re.MULTILINE)
 
 
@@ -109,6 +110,12 @@ def libraries() -> dict[str, list[str]] | None:
     return None
 
 
+def nvlink_disabled(base: Path) -> bool | None:
+    """Whether the loaded module was told to leave the links alone; None where none is loaded."""
+    found = _NVLINK_DISABLE.search(read_text(base / "proc/driver/nvidia/params") or "")
+    return None if found is None else found[1] != "0"
+
+
 def collect(kernel: str, root: str = "/") -> dict[str, Any]:
     """Modules kept out, kernels that have a module, and what other ways of installing left."""
     base = Path(root)
@@ -117,5 +124,6 @@ def collect(kernel: str, root: str = "/") -> dict[str, Any]:
         "kept_out": _kept_out(base),
         "kernels": _kernels(base),
         "dkms": _dkms(base),
+        "nvlink_disabled": nvlink_disabled(base),
         "installer": next((f"/{name}" for name in _INSTALLERS if (base / name).exists()), None),
     }

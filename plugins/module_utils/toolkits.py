@@ -98,6 +98,11 @@ def _settings(base: Path, manager: str) -> list[dict[str, str]]:
     return rows
 
 
+def settings_of(root: str = "/") -> list[dict[str, str]]:
+    """The settings in the shell files of a host."""
+    return _settings(Path(root), "")
+
+
 def _loader(base: Path) -> list[str]:
     """The folders of toolkits that the loader searches for everybody."""
     found = []

@@ -35,6 +35,13 @@ options:
     type: str
     choices: [system, user]
     default: system
+  driver_chooser:
+    description:
+      - Whether C(ubuntu-drivers) is asked what it recommends, which takes seconds. V(data) does not
+        ask it.
+    type: str
+    choices: [data, ubuntu_drivers]
+    default: data
 extends_documentation_fragment:
   - llmetal.inference.attributes.read_only
 """
@@ -237,6 +244,35 @@ facts:
             xid: 63
             count: 2
             last: "NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper: New row marked for remapping"
+    ubuntu_drivers:
+      description:
+        - What C(ubuntu-drivers) recommends. Null where O(driver_chooser) does not ask it, or where
+          there is no GPU.
+      type: dict
+      contains:
+        path:
+          description: The program, or null where it is not installed.
+          type: str
+          sample: /usr/bin/ubuntu-drivers
+        server:
+          description:
+            - The package that C(ubuntu-drivers list --gpgpu --recommended) names for computing.
+              Where no package has modules for the kernel, those that DKMS builds count too.
+          type: str
+          sample: nvidia-driver-595-server-open
+        desktop:
+          description: The package that C(ubuntu-drivers devices) marks as recommended.
+          type: str
+          sample: nvidia-driver-595-open
+        offered:
+          description: The driver packages that C(ubuntu-drivers devices) lists.
+          type: list
+          elements: str
+          sample: [nvidia-driver-595-open, nvidia-driver-595-server-open]
+        said:
+          description: What it said where it recommends nothing.
+          type: str
+          sample: null
     modules:
       description:
         - Whether the running kernel has nouveau, files that keep nouveau and nova_core from being
@@ -402,6 +438,7 @@ ARGUMENTS: dict[str, Any] = {
     "config": {"type": "path", "default": "/etc/llmetal"},
     "run": {"type": "path", "default": "/run/llmetal"},
     "scope": {"type": "str", "choices": ["system", "user"], "default": "system"},
+    "driver_chooser": {"type": "str", "choices": ["data", "ubuntu_drivers"], "default": "data"},
 }
 
 
@@ -415,6 +452,7 @@ def main() -> None:
             config=params["config"],
             run_dir=params["run"],
             scope=params["scope"],
+            driver_chooser=params["driver_chooser"],
         )
     except LlmetalError as error:
         module.fail_json(**error.as_result())

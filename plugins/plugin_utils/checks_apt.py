@@ -35,6 +35,12 @@ def _repositories(entry: Look) -> set[tuple[str, str]]:
     }
 
 
+def _key(entry: Look) -> tuple[str | None, tuple[str, ...]]:
+    """The key of a declaration; of one that stands in it only the fingerprints tell which."""
+    signed_by = entry.text("signed_by")
+    return signed_by, entry.texts("fingerprints") if signed_by == "(embedded)" else ()
+
+
 def source_conflict(context: Context, findings: Findings) -> None:
     """One repository declared twice with two keys: apt then refuses to do anything."""
     if context.scope != "system":
@@ -43,7 +49,7 @@ def source_conflict(context: Context, findings: Findings) -> None:
     for entry in context.look.rows("apt", "sources"):
         for repository in sorted(_repositories(entry)):
             other = seen.setdefault(repository, entry)
-            if other.text("signed_by") == entry.text("signed_by"):
+            if _key(other) == _key(entry):
                 continue
             files = " and ".join(sorted({str(e.text("file")) for e in (other, entry)}))
             findings.add(
@@ -80,19 +86,23 @@ def old_key(context: Context, findings: Findings) -> None:
     """A repository of NVIDIA that is checked with the key of before April 2022."""
     if context.scope != "system":
         return
+    old, shared = [], False
     for entry in context.look.rows("apt", "sources"):
         own = entry.known("fingerprints")
         keys = entry.texts("fingerprints") if own else context.look.texts("apt", "trusted")
         ours = own or (entry.text("signed_by") is None and "nvidia.com" in str(entry.texts("uris")))
         if ours and _OLD_KEY in keys and _NEW_KEY not in keys:
-            findings.add(
-                "apt-key-old",
-                fact=f"{entry.text('file')} trusts only the key 7FA2AF80",
-                fix="delete that file and the key, then install cuda-keyring (key 3BF863CC), or "
-                "let "
-                "llmetal declare the source (llmetal_driver.mirror)",
-            )
-            return
+            old.append(str(entry.text("file")))
+            shared = shared or not own
+    if old:
+        files = " and ".join(dict.fromkeys(old))
+        place = ", which is in trusted.gpg or trusted.gpg.d" if shared else ""
+        findings.add(
+            "apt-key-old",
+            fact=f"{files}: trusted is only the key 7FA2AF80{place}",
+            fix="delete what is named here, then install cuda-keyring (key 3BF863CC), or let "
+            "llmetal declare the source (llmetal_driver.mirror)",
+        )
 
 
 def proxy(context: Context, findings: Findings) -> None:

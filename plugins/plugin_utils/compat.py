@@ -79,6 +79,29 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class FabricExtras:
+    """What comes with a fabric manager."""
+
+    same: tuple[str, ...]
+    """In the driver's very version."""
+    own: tuple[str, ...]
+    """In a version of their own."""
+    optional: tuple[str, ...]
+    """In the driver's version, where it is offered."""
+
+
+@dataclass(frozen=True)
+class FabricSet:
+    """The fabric manager of a package source, and what comes with it on which boards."""
+
+    package: str
+    service: str
+    nvswitch: FabricExtras
+    nvlink5: FabricExtras | None
+    """None where the source has nothing for B200 and B300."""
+
+
+@dataclass(frozen=True)
 class PackageSet:
     """The packages of a driver set from one source, with their place holders filled in."""
 
@@ -88,9 +111,10 @@ class PackageSet:
     user_space: tuple[str, ...]
     companions: tuple[str, ...]
     optional: tuple[str, ...]
-    fabric_package: str | None
-    fabric_service: str | None
-    nvlink5: tuple[str, ...] | None
+    fabric: FabricSet | None
+    """None where the source ships no fabric manager."""
+    components: tuple[str, ...] = ()
+    """The components of the distribution's archive that the packages are in."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +172,7 @@ class Compat:
     default_branch: str
     branches: Mapping[str, Mapping[str, Any]]
     package_sets: tuple[Mapping[str, Any], ...]
+    fabric_sets: tuple[Mapping[str, Any], ...]
     systems: Mapping[str, Mapping[str, Any]]
     keys: Mapping[str, Mapping[str, Any]]
     base_packages: tuple[str, ...]
@@ -214,8 +239,6 @@ class Compat:
                 continue
             if last is not None and int(branch) > int(last):
                 continue
-            fabric: Mapping[str, str] = row["fabric"] or {}
-            extra = row["nvlink5"]
             return PackageSet(
                 source=source,
                 external=bool(row["external"]),
@@ -223,9 +246,23 @@ class Compat:
                 user_space=_filled(row["user_space"], branch),
                 companions=_filled(row["companions"], branch),
                 optional=_filled(row["optional"], branch),
-                fabric_package=_filled([fabric["package"]], branch)[0] if fabric else None,
-                fabric_service=fabric.get("service"),
-                nvlink5=None if extra is None else _filled(extra, branch),
+                fabric=self.fabric_set(source, branch),
+                components=tuple(row.get("components", ())),
+            )
+        return None
+
+    def fabric_set(self, source: str, branch: str) -> FabricSet | None:
+        """The fabric manager of a source; None where the source ships none."""
+        for row in self.fabric_sets:
+            last = row.get("up_to_branch")
+            if row["source"] != source or (last is not None and int(branch) > int(last)):
+                continue
+            nvlink5 = row["nvlink5"]
+            return FabricSet(
+                package=_filled([row["package"]], branch)[0],
+                service=str(row["service"]),
+                nvswitch=_extras(row["nvswitch"], branch),
+                nvlink5=None if nvlink5 is None else _extras(nvlink5, branch),
             )
         return None
 
@@ -248,6 +285,7 @@ def load_compat() -> Compat:
     """Read the data folder, once."""
     pci, branches, systems = load_data("pci_devices.yml"), _branches(), load_data("os.yml")
     engines, sources = load_data("engines.yml"), load_data("sources.yml")
+    packages = load_data("driver_packages.yml")
     return Compat(
         sources=sources["sources"],
         rules=_rules(),
@@ -256,7 +294,8 @@ def load_compat() -> Compat:
         switches=pci["switches"],
         default_branch=branches["default"],
         branches=branches["branches"],
-        package_sets=tuple(load_data("driver_packages.yml")["package_sets"]),
+        package_sets=tuple(packages["package_sets"]),
+        fabric_sets=tuple(packages["fabric_sets"]),
         systems=systems["os"],
         keys=systems["keys"],
         base_packages=tuple(systems["base_packages"]),
@@ -312,6 +351,10 @@ def _text(value: object) -> str | None:
 
 def _filled(names: list[str], branch: str) -> tuple[str, ...]:
     return tuple(name.replace("{branch}", branch) for name in names)
+
+
+def _extras(row: Mapping[str, list[str]], branch: str) -> FabricExtras:
+    return FabricExtras(**{name: _filled(names, branch) for name, names in row.items()})
 
 
 def _modules_of(arch: str) -> str:

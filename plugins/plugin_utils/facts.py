@@ -56,6 +56,19 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class UbuntuDrivers:
+    """What `ubuntu-drivers` recommends, by package."""
+
+    installed: bool
+    server: str | None = None
+    """For computing, from Ubuntu's archive."""
+    desktop: str | None = None
+    """From all that the host's package sources have."""
+    said: str | None = None
+    """What it said instead of a recommendation."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """A host as the survey saw it."""
 
@@ -63,6 +76,8 @@ class Facts:
     os_pretty: str
     arch: str
     kernel: str
+    kernels: tuple[str, ...]
+    """The kernels that can be booted, oldest first; empty where the survey did not say."""
     headers_installed: bool
     headers_version: str | None
     compiler: bool
@@ -81,6 +96,8 @@ class Facts:
     platform: Mapping[str, Any]
     user: str
     home: str
+    ubuntu_drivers: UbuntuDrivers | None = None
+    """None where the survey did not ask."""
     look: Look = field(default_factory=Look)
     """The whole survey, for what no plan depends on: a fact that is not there is unknown."""
     unreadable: tuple[str, ...] = ()
@@ -148,6 +165,7 @@ def parse(raw: object) -> Facts:
         os_pretty=str(system.get("pretty") or system["key"]),
         arch=_get(top, "arch", str),
         kernel=_get(kernel, "running", str, "kernel."),
+        kernels=tuple(map(str, _maybe(kernel, "installed", list, "kernel."))),
         headers_installed=bool(headers.get("installed")),
         headers_version=_text(headers.get("version")),
         compiler=bool(kernel.get("compiler")),
@@ -173,6 +191,7 @@ def parse(raw: object) -> Facts:
         platform=dict(_get(top, "platform", dict)),
         user=_get(user, "name", str, "user."),
         home=_get(user, "home", str, "user."),
+        ubuntu_drivers=_ubuntu_drivers(_maybe(top, "ubuntu_drivers", dict)),
         look=Look(top),
         unreadable=tuple(_unreadable(top)),
     )
@@ -203,6 +222,17 @@ def _gpu(raw: object) -> SeenGpu:
 def _disk(raw: object) -> Disk:
     row = _as(raw, dict, "disks")
     return Disk(_get(row, "path", str, "disks."), _get(row, "free_bytes", int, "disks."))
+
+
+def _ubuntu_drivers(row: Raw) -> UbuntuDrivers | None:
+    if not row:
+        return None
+    return UbuntuDrivers(
+        installed=bool(row.get("path")),
+        server=_text(row.get("server")),
+        desktop=_text(row.get("desktop")),
+        said=_text(row.get("said")),
+    )
 
 
 def _interpreter(raw: object) -> Interpreter:

@@ -1,6 +1,6 @@
 # Copyright: the llmetal developers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decide the driver set of a host: branch, modules, one version, packages, fabric, headers.
+"""Decide the driver set of a host: branch, modules, one version for it and its fabric, packages.
 
 In two steps, both pure: `intend` says from inventory and facts alone what is wanted, so that the
 resolve stage knows what to ask; `decide` picks exact versions from the answers.
@@ -11,6 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.llmetal.inference.plugins.plugin_utils import (
+    plan_chooser,
+    plan_fabric,
+    plan_kernel,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.versions import (
     branch_of,
     is_at_least,
@@ -28,12 +33,12 @@ if TYPE_CHECKING:
     )
     from ansible_collections.llmetal.inference.plugins.plugin_utils.facts import Facts
     from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Findings
+    from ansible_collections.llmetal.inference.plugins.plugin_utils.plan_fabric import Fabric
     from ansible_collections.llmetal.inference.plugins.plugin_utils.request import HostRequest
 
-_COMPILER = "gcc"
-_NVLINK5_GPUS = frozenset({"b200", "b300"})
-_NVLINK5_KERNEL = "5.17"
 _MANY = 2
+_PERSISTENCE = "nvidia-persistenced.service"
+"""The unit that keeps GPUs initialized between programs; the driver set brings it."""
 _REPOSITORIES = {"cuda_repo": "llmetal-nvidia", "ppa": "llmetal-graphics-drivers"}
 
 
@@ -45,28 +50,28 @@ class Intent:
     modules: str
     packages: PackageSet
     gpus: tuple[Gpu, ...]
-    fabric: bool
-    nvlink5: bool
-    headers: str
+    fabric: Fabric | None
+    kernel: tuple[str, ...]
+    """The packages that modules are built with: headers of each kernel, the compiler."""
+    secure_boot: dict[str, str] | None
     why: tuple[str, ...]
 
     @property
-    def one_version(self) -> tuple[str, ...]:
-        """The packages that come in the one version of the driver."""
-        fabric = (self.packages.fabric_package,) if self.fabric else ()
-        names = (*self.packages.modules[self.modules], *self.packages.user_space, *fabric)
-        return tuple(name for name in names if name)
+    def driver(self) -> tuple[str, ...]:
+        """The packages of the driver that come in its one version."""
+        return (*self.packages.modules[self.modules], *self.packages.user_space)
 
     @property
-    def companions(self) -> tuple[str, ...]:
-        """The packages that must be there too, in a version of their own."""
-        return (*self.packages.companions, *((self.packages.nvlink5 or ()) if self.nvlink5 else ()))
+    def one_version(self) -> tuple[str, ...]:
+        """All packages that come in the one version of the driver."""
+        return (*self.driver, *(self.fabric.one_version if self.fabric else ()))
 
     @property
     def questions(self) -> tuple[str, ...]:
         """The packages whose versions the resolve stage has to ask for."""
         optional = [name.replace("{version}", "*") for name in self.packages.optional]
-        return (*self.one_version, *self.companions, *optional, self.headers, _COMPILER)
+        fabric = self.fabric.questions if self.fabric else ()
+        return (*self.driver, *fabric, *self.packages.companions, *optional, *self.kernel)
 
 
 @dataclass(frozen=True)
@@ -118,24 +123,14 @@ def choose_source(
         archive = branch_of(system.archive_driver or "") if system else ""
         floor = max(needed_branch(request, gpus, compat), int(request.driver.branch or 0))
         lacks = "" if archive and int(archive) >= floor else f"branch {archive or 'none'}"
-        if not lacks and _wants_fabric(facts, gpus, compat):
+        if not lacks and plan_fabric.is_wanted(facts, gpus, compat):
             lacks = "no fabric manager"
         if lacks:
             return "cuda_repo", f"source cuda_repo: the archive has {lacks}"
         return "debian", f"source debian: its branch {archive} serves these GPUs and engines"
-    if any(gpu.key in _NVLINK5_GPUS for gpu in gpus):
+    if any(gpu.key in plan_fabric.NVLINK5_GPUS for gpu in gpus):
         return "cuda_repo", "source cuda_repo: Ubuntu has no nvlink5 packages"
     return "ubuntu", "source ubuntu: signed, and with the fabric manager of each branch"
-
-
-def _wants_fabric(facts: Facts, gpus: tuple[Gpu, ...], compat: Compat) -> bool:
-    return bool(switches(facts, compat)) or any(gpu.fabric == "required" for gpu in gpus)
-
-
-def switches(facts: Facts, compat: Compat) -> int:
-    """How many NVSwitches a host shows."""
-    real = {k for k, row in compat.switches.items() if row.get("pci_class") == "0680"}
-    return sum(1 for device in facts.switches if device in real)
 
 
 def settle(request: HostRequest, facts: Facts, compat: Compat) -> tuple[HostRequest, str]:
@@ -169,13 +164,15 @@ def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Finding
             "to pci_devices.yml (docs/planning.md says how)",
         )
     gpus = known_gpus(facts, compat)
-    branch, why = _branch(request, gpus, system, compat, findings)
+    chosen = plan_chooser.choose(request, facts, system, findings)
+    branch, why = chosen or _branch(request, gpus, system, compat)
+    _check_branch(branch, gpus, compat, findings)
     modules = _modules(request, gpus, system, _newest_known(request, branch, compat), findings)
     packages = _packages(request, system, branch, compat, findings)
     if unknown or modules is None or packages is None:
         return None
-    why += _why_modules(modules, gpus)
-    fabric, nvlink5 = _fabric(facts, gpus, packages, compat, findings)
+    why += [*plan_chooser.notes(request, facts), *_why_modules(modules, gpus)]
+    fabric = plan_fabric.intend(facts, gpus, packages, compat, findings)
     _look_at_host(request, facts, system, findings)
     maybe = [gpu for gpu in gpus if gpu.fabric == "required_if_nvswitch"]
     if request.hypothetical and maybe and not fabric and len(facts.gpus) >= _MANY:
@@ -184,8 +181,16 @@ def intend(request: HostRequest, facts: Facts, compat: Compat, findings: Finding
             fact=f"{len(facts.gpus)} x {maybe[0].name}: whether switches join them is not said",
             fix="count on the fabric manager where they sit on a board with switches",
         )
-    headers = f"linux-headers-{facts.kernel}"
-    return Intent(branch, modules, packages, gpus, fabric, nvlink5, headers, tuple(why))
+    return Intent(
+        branch=branch,
+        modules=modules,
+        packages=packages,
+        gpus=gpus,
+        fabric=fabric,
+        kernel=plan_kernel.questions(facts),
+        secure_boot=plan_kernel.secure_boot(request, facts, compat, findings),
+        why=tuple(why),
+    )
 
 
 def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
@@ -209,37 +214,49 @@ def decide(  # noqa: PLR0913 - a pure function of all that a driver depends on
         findings: collects what stands against it.
         prefer: the release of an earlier lock, kept where it still fits.
     """
-    kernel: dict[str, Any] = {
-        "running": facts.kernel or None,
-        "headers": None,
-        "compiler": None,
-    }
     if intent is None:
-        return DriverPlan(kernel)
+        return DriverPlan(plan_kernel.nothing(facts))
     if not candidates.asked:
         return _unresolved(request, facts, intent, compat, findings=findings)
-    kernel["headers"] = _headers(facts, intent, candidates, findings)
-    kernel["compiler"] = _compiler(facts, candidates, findings)
+    kernel = plan_kernel.decide(facts, candidates, findings)
     release = _release(request, intent, candidates, findings, prefer)
     if release is None:
         return DriverPlan(kernel)
     _check_gpus(release, intent, compat, findings)
     packages = [
-        {"name": name, "version": candidates.releases(name)[release]}
-        for name in intent.one_version
-        if name != intent.packages.fabric_package
+        {"name": name, "version": candidates.releases(name)[release]} for name in intent.driver
     ]
     companions = _companions(intent, candidates, release, findings)
-    driver = {
+    why = [*intent.why, _why_release(request, release, prefer)]
+    driver = _lock_of(request, facts, intent, release, [*packages, *companions], why)
+    if intent.fabric is None:
+        return DriverPlan(kernel, driver, None, release)
+    extras = plan_fabric.extras(intent.fabric, candidates, release, findings)
+    manager = candidates.releases(intent.fabric.packages.package)[release]
+    fabric = plan_fabric.lock_of(intent.fabric, facts, version=manager, packages=extras)
+    return DriverPlan(kernel, driver, fabric, release)
+
+
+def _lock_of(  # noqa: PLR0913, PLR0917 - what a lock has of a driver
+    request: HostRequest,
+    facts: Facts,
+    intent: Intent,
+    version: str | None,
+    packages: list[dict[str, Any]],
+    why: list[str],
+) -> dict[str, Any]:
+    """The driver as the lock has it."""
+    return {
         "branch": intent.branch,
-        "version": release,
+        "version": version,
         "modules": intent.modules,
-        "source": _source(request, facts),
-        "packages": [*packages, *companions],
-        "why": [*intent.why, _why_release(request, release, prefer)],
+        "source": _source(request, facts, intent.packages),
+        "packages": packages,
+        "persistence": _PERSISTENCE,
+        "unload": request.driver.unload,
+        "secure_boot": intent.secure_boot,
+        "why": why,
     }
-    manager = candidates.releases(intent.packages.fabric_package or "").get(release)
-    return DriverPlan(kernel, driver, _fabric_lock(intent, facts, manager), release)
 
 
 def _unresolved(
@@ -255,30 +272,24 @@ def _unresolved(
     release = _newest_known(request, intent.branch, compat)
     _check_known(request, facts, intent.branch, compat, findings)
     _check_gpus(release, intent, compat, findings)
-    names = [name for name in intent.one_version if name != intent.packages.fabric_package]
-    driver: dict[str, Any] = {
-        "branch": intent.branch,
-        "version": asked,
-        "modules": intent.modules,
-        "source": _source(request, facts),
-        "packages": [{"name": name, "version": None} for name in (*names, *intent.companions)],
-        "why": [*intent.why, *_why_unresolved(request, release, intent)],
-    }
-    fabric = _fabric_lock(intent, facts, None)
-    installed = {"version": facts.headers_version} if facts.headers_installed else {}
-    kernel: dict[str, Any] = {
-        "running": facts.kernel or None,
-        "headers": {"package": intent.headers, "version": None, **installed},
-        "compiler": {"package": _COMPILER, "version": facts.packages.get(_COMPILER)},
-    }
-    if not facts.kernel:
-        kernel["headers"] = {"package": "linux-headers", "version": None}
-    fields = [f"driver.packages.{row['name']}" for row in driver["packages"]]
+    names = (*intent.driver, *intent.packages.companions)
+    packages: list[dict[str, Any]] = [{"name": name, "version": None} for name in names]
+    why = [*intent.why, *_why_unresolved(request, release, intent)]
+    driver = _lock_of(request, facts, intent, asked, packages, why)
+    extras = intent.fabric.extras if intent.fabric else None
+    with_it = (*extras.same, *extras.own) if extras else ()
+    fabric = plan_fabric.lock_of(
+        intent.fabric,
+        facts,
+        version=None,
+        packages=[{"name": name, "version": None} for name in with_it],
+    )
+    kernel, missing = plan_kernel.unresolved(facts)
+    fields = [f"driver.packages.{name}" for name in names]
     fields += ["driver.version"] if asked is None else []
     fields += ["fabric.version"] if fabric else []
-    fields += [f"kernel.{name}" for name in ("headers", "compiler") if not kernel[name]["version"]]
-    fields += [] if facts.kernel else ["kernel.running"]
-    return DriverPlan(kernel, driver, fabric, release, tuple(fields))
+    fields += [f"fabric.packages.{name}" for name in with_it]
+    return DriverPlan(kernel, driver, fabric, release, (*fields, *missing))
 
 
 def _why_unresolved(request: HostRequest, release: str, intent: Intent) -> list[str]:
@@ -338,22 +349,22 @@ def _foreign_platform(facts: Facts, compat: Compat, findings: Findings) -> bool:
 
 
 def _branch(
-    request: HostRequest,
-    gpus: Iterable[Gpu],
-    system: OperatingSystem,
-    compat: Compat,
-    findings: Findings,
+    request: HostRequest, gpus: Iterable[Gpu], system: OperatingSystem, compat: Compat
 ) -> tuple[str, list[str]]:
+    """The branch that is asked for, or the one of the data, and why."""
     asked = request.driver.branch or (
         branch_of(request.driver.version) if request.driver.version else None
     )
-    if asked is None and request.driver.source == "debian" and system.archive_driver:
+    if asked is not None:
+        return asked, [f"branch {asked} is asked for in the inventory"]
+    if request.driver.source == "debian" and system.archive_driver:
         branch = branch_of(system.archive_driver)
-        why = [f"branch {branch} is the one of {system.codename}"]
-    elif asked is None:
-        branch, why = _preferred_branch(gpus, compat)
-    else:
-        branch, why = asked, [f"branch {asked} is asked for in the inventory"]
+        return branch, [f"branch {branch} is the one of {system.codename}"]
+    return _preferred_branch(gpus, compat)
+
+
+def _check_branch(branch: str, gpus: Iterable[Gpu], compat: Compat, findings: Findings) -> None:
+    """Whether a branch is known, and still gets fixes."""
     row = compat.branch(branch)
     if row is None:
         findings.add(
@@ -368,7 +379,6 @@ def _branch(
             fact=f"branch {branch}: {row.status}",
             fix=f"take branch {compat.default_branch}, the supported LTS branch",
         )
-    return branch, why
 
 
 def _preferred_branch(gpus: Iterable[Gpu], compat: Compat) -> tuple[str, list[str]]:
@@ -479,47 +489,6 @@ def _key_of(system: OperatingSystem, source: str, compat: Compat) -> str:
     return ""
 
 
-def _fabric(
-    facts: Facts,
-    gpus: tuple[Gpu, ...],
-    packages: PackageSet,
-    compat: Compat,
-    findings: Findings,
-) -> tuple[bool, bool]:
-    """Whether the host needs a fabric manager, and whether the nvlink5 packages."""
-    count = switches(facts, compat)
-    nvlink5 = [gpu for gpu in gpus if gpu.key in _NVLINK5_GPUS]
-    always = [gpu for gpu in gpus if gpu.fabric == "required"]
-    if rack := [gpu for gpu in gpus if gpu.fabric.startswith("rack_switch")]:
-        fix = "set llmetal_driver.source to none and install the driver with nvidia-imex by hand"
-        findings.add("fm-gb200", fact=rack[0].name, fix=fix)
-        return False, False
-    if not count and facts.is_virtual_machine:
-        maybe = [g for g in gpus if g.fabric in {"required", "required_if_nvswitch"}]
-        if maybe and len(facts.gpus) >= _MANY:
-            findings.add(
-                "fm-hidden",
-                fact=f"{len(facts.gpus)} x {maybe[0].name} in a virtual machine, no switch",
-                fix="see that the fabric manager runs on the machine below",
-            )
-        return False, False
-    if not count and not always:
-        return False, False
-    seen = f"{count} NVSwitches" if count else f"{always[0].name} on metal"
-    if packages.fabric_package is None:
-        fix = "take llmetal_driver.source cuda_repo, or ubuntu on Ubuntu"
-        findings.add("fm-source", fact=f"{seen}, source {packages.source}", fix=fix)
-    if not nvlink5:
-        return True, False
-    if packages.nvlink5 is None:
-        fix = "take llmetal_driver.source cuda_repo"
-        findings.add("nvlink5-stack", fact=f"{seen}, source {packages.source}", fix=fix)
-    if facts.kernel and not is_at_least(facts.kernel, _NVLINK5_KERNEL):
-        fix = f"boot Linux {_NVLINK5_KERNEL} or newer"
-        findings.add("nvlink5-stack", fact=f"{seen}, Linux {facts.kernel}", fix=fix)
-    return True, True
-
-
 def _look_at_host(
     request: HostRequest, facts: Facts, system: OperatingSystem, findings: Findings
 ) -> None:
@@ -532,12 +501,6 @@ def _look_at_host(
         )
     if facts.broken:
         findings.add("packages-broken", fact=", ".join(facts.broken[:5]), fix="nothing to do")
-    if facts.secure_boot == "enabled":
-        findings.add(
-            "secure-boot",
-            fact="Secure Boot is enabled",
-            fix="enrol the key that signs DKMS modules (mokutil --import), or turn Secure Boot off",
-        )
     if request.driver.source == "debian" and "-rt-" in f"{facts.kernel}-":
         findings.add("rt-kernel", fact=facts.kernel, fix="boot a kernel without PREEMPT_RT")
     if system.key == "ubuntu2004":
@@ -559,7 +522,9 @@ def _release(
         findings.add(
             "driver-set-incomplete",
             fact=f"source {request.driver.source} has no {', '.join(missing)}",
-            fix="see that llmetal_driver.mirror is a whole copy, and names the right suite",
+            fix="see that llmetal_driver.mirror is a whole copy, and names the right suite"
+            if request.driver.mirror
+            else "take a branch that the source has, and see that apt-get update works on the host",
         )
         return None
     mine = [up for up in lead if branch_of(up) == intent.branch and asked in {None, up}]
@@ -635,7 +600,7 @@ def _companions(
     intent: Intent, candidates: Candidates, release: str, findings: Findings
 ) -> list[dict[str, str]]:
     rows = []
-    for name in intent.companions:
+    for name in intent.packages.companions:
         version = candidates.closest(name, release)
         if version is None:
             findings.add(
@@ -653,51 +618,22 @@ def _companions(
     return rows
 
 
-def _headers(
-    facts: Facts, intent: Intent, candidates: Candidates, findings: Findings
-) -> dict[str, Any] | None:
-    if facts.headers_installed:
-        return {"package": intent.headers, "version": facts.headers_version}
-    if version := candidates.newest(intent.headers):
-        return {"package": intent.headers, "version": version}
-    findings.add(
-        "headers-missing",
-        fact=f"Linux {facts.kernel} runs, and no source of the host has {intent.headers}",
-        fix="boot a kernel that the distribution still carries (upgrade it, reboot), or add a "
-        "source with its headers",
-    )
-    return None
+def components(request: HostRequest, packages: PackageSet) -> tuple[str, ...]:
+    """The components that packages of the distribution's archive are in; none of a mirror's own.
+
+    Those that a host does not read yet are added beside its own declarations.
+    """
+    return () if request.driver.mirror or packages.external else packages.components
 
 
-def _compiler(facts: Facts, candidates: Candidates, findings: Findings) -> dict[str, Any] | None:
-    version = facts.packages.get(_COMPILER) or candidates.newest(_COMPILER)
-    if version or facts.compiler:
-        return {"package": _COMPILER, "version": version}
-    fix = "add the distribution's main component to the host's sources"
-    findings.add("compiler-missing", fact=f"no source of the host has {_COMPILER}", fix=fix)
-    return None
-
-
-def _source(request: HostRequest, facts: Facts) -> dict[str, Any]:
+def _source(request: HostRequest, facts: Facts, packages: PackageSet) -> dict[str, Any]:
     driver, mirror = request.driver, request.driver.mirror
     return {
         "name": source_name(driver.source, facts.os_key),
         "type": driver.source,
         "uri": mirror.uri if mirror else None,
         "suite": mirror.suite if mirror else None,
-        "components": list(mirror.components) if mirror else [],
+        "components": list(mirror.components if mirror else components(request, packages)),
         "key": mirror.key if mirror else None,
         "fingerprint": mirror.fingerprint if mirror else None,
-    }
-
-
-def _fabric_lock(intent: Intent, facts: Facts, version: str | None) -> dict[str, Any] | None:
-    name = intent.packages.fabric_package
-    if not intent.fabric or name is None:
-        return None
-    return {
-        "package": name,
-        "version": version,
-        "service": f"{intent.packages.fabric_service}.service",
-        "switches": len(facts.switches),
     }

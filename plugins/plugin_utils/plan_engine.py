@@ -62,6 +62,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
     paths: Mapping[str, str],
     user: str,
     driver: str | None,
+    needs: Mapping[str, int] | None = None,
 ) -> EnginePlan:
     """Plan everything from the Python environment to the running instances.
 
@@ -74,6 +75,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
         paths: the host's folders.
         user: whom the instances run as.
         driver: the release of the NVIDIA driver that will be there; None for none.
+        needs: the bytes that other parts take on the disks, by folder.
     """
     host = Context(request, facts, candidates, compat, findings, paths, user, driver)
     plan = EnginePlan()
@@ -90,7 +92,7 @@ def decide(  # noqa: PLR0913 - a pure function of all that an engine depends on
     # A question about an engine alone has an instance for its options, and none to run.
     plan.instances = [] if request.engine_only else instances
     _check_shared_gpus(host, plan.instances)
-    _check_room(host, release, plan)
+    _check_room(host, release, plan, needs or {})
     return plan
 
 
@@ -463,10 +465,12 @@ def _check_shared_gpus(host: Context, instances: list[dict[str, Any]]) -> None:
                 return
 
 
-def _check_room(host: Context, release: Release, plan: EnginePlan) -> None:
+def _check_room(
+    host: Context, release: Release, plan: EnginePlan, needs: Mapping[str, int]
+) -> None:
     """Whether disks and memory hold what is planned; what a receipt names is there already."""
     facts = host.facts
-    new: dict[str, int] = {}
+    new: dict[str, int] = dict(needs)
     if plan.python is not None and "python_env" not in facts.receipts:
         sizes = [row.get("size_bytes", 0) for row in plan.python["environments"]]
         new[host.paths["environments"]] = sum(sizes)

@@ -23,9 +23,12 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import (
 from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     lock_diff,
     plan_checks,
+    plan_chooser,
     plan_context,
     plan_driver,
     plan_engine,
+    plan_fabric,
+    plan_nvlink,
     plan_toolkit,
 )
 from ansible_collections.llmetal.inference.plugins.plugin_utils.findings import Finding, Findings
@@ -92,6 +95,10 @@ class Question:
     """The host's cache folder."""
     source: str = ""
     """The name of the driver's package source."""
+    components: tuple[str, ...] = ()
+    """Those of the distribution's archive that its packages are in."""
+    toolkits: bool = False
+    """Whether some of the packages are those of CUDA toolkits."""
 
 
 def question(request: HostRequest, raw_facts: object, compat: Compat) -> Question:
@@ -106,11 +113,15 @@ def question(request: HostRequest, raw_facts: object, compat: Compat) -> Questio
     models = tuple(
         (model.name, plan_context.at_home(model.path, facts.home)) for model in request.used_models
     )
+    gpus = plan_driver.known_gpus(facts, compat)
+    toolkits = plan_toolkit.questions(settled, facts, gpus, compat, findings)
     return Question(
-        packages=intent.questions if intent else (),
+        packages=(*(intent.questions if intent else ()), *toolkits),
         models=models,
         cache=paths["cache"],
         source=plan_driver.source_name(settled.driver.source, facts.os_key),
+        components=plan_driver.components(settled, intent.packages) if intent else (),
+        toolkits=bool(toolkits),
     )
 
 
@@ -260,15 +271,19 @@ def _plan(
         driver.driver["why"].insert(0, why)
     release = driver.release or facts.driver_loaded
     _check_fabric(facts, driver, findings)
-    toolkit = plan_toolkit.decide(
+    paths = paths_of(request, facts)
+    toolkits = plan_toolkit.decide(
         request,
         facts,
         plan_driver.known_gpus(facts, compat),
+        found,
         compat=compat,
         findings=findings,
         driver=release,
+        paths=paths,
     )
-    paths = paths_of(request, facts)
+    if not request.instances:
+        plan_toolkit.check_room(toolkits, facts, paths["root"], findings)
     user = _SERVICE_USER if request.scope == "system" else facts.user
     engine = plan_engine.decide(
         request,
@@ -279,20 +294,26 @@ def _plan(
         paths=paths,
         user=user,
         driver=release,
+        needs=plan_toolkit.needs(toolkits, facts, paths["root"]),
     )
-    _check_not_yet(request, facts, toolkit, findings)
+    plan_toolkit.with_python(toolkits, engine.python, facts, compat)
+    plan_toolkit.set_environment(toolkits, engine.instances, paths)
+    toolkit = toolkits.toolkit
+    _check_not_yet(request, facts, findings)
     plan_checks.check(
         _around(request, facts, paths, driver=driver, toolkit=toolkit, engine=engine), findings
     )
-    unresolved = [*driver.unresolved, *engine.unresolved]
-    unresolved += [f"toolkit.packages.{row['name']}" for row in (toolkit or {}).get("packages", ())]
+    plan_chooser.explain(request, findings)
+    unresolved = [*driver.unresolved, *toolkits.unresolved, *engine.unresolved]
     return {
         "schema": lock_.SCHEMA,
         "host": _host(asked, facts, compat, paths, user),
         "kernel": driver.kernel,
         "driver": driver.driver,
         "fabric": driver.fabric,
+        "nvlink": _nvlink(request, facts, driver, compat),
         "toolkit": toolkit,
+        "toolkits": toolkits.toolkits,
         "container": None,
         "python": engine.python,
         "engines": engine.engines,
@@ -337,7 +358,7 @@ def _around(  # noqa: PLR0913 - all that a run does to a host
         driver_branch=row.get("branch"),
         driver_release=driver.release,
         driver_modules=row.get("modules"),
-        driver_packages={one["name"]: one["version"] for one in row.get("packages", ())},
+        driver_packages=_of_driver(driver),
         source_uri=mirror.uri if mirror else None,
         source_suite=mirror.suite if mirror else None,
         source_fingerprint=mirror.fingerprint if mirror else None,
@@ -348,6 +369,23 @@ def _around(  # noqa: PLR0913 - all that a run does to a host
         model_bytes=sum(file["size"] for one in engine.models for file in one["files"]),
         paths=paths,
     )
+
+
+def _nvlink(
+    request: HostRequest, facts: Facts, driver: plan_driver.DriverPlan, compat: Compat
+) -> dict[str, Any] | None:
+    """What the links must be like, on a host whose GPUs have a driver that can say so."""
+    if request.scope != "system" or (driver.driver is None and facts.driver_loaded is None):
+        return None
+    return plan_nvlink.decide(request, facts, compat)
+
+
+def _of_driver(driver: plan_driver.DriverPlan) -> dict[str, str | None]:
+    """The packages of the driver set, the fabric's among them, and their versions."""
+    fabric = driver.fabric or {}
+    found = {one["name"]: one["version"] for one in (driver.driver or {}).get("packages", ())}
+    found |= {one["name"]: one["version"] for one in fabric.get("packages", ())}
+    return found | ({fabric["package"]: fabric["version"]} if fabric else {})
 
 
 def _served(row: Mapping[str, Any]) -> plan_checks.Instance:
@@ -366,17 +404,10 @@ def _served(row: Mapping[str, Any]) -> plan_checks.Instance:
     )
 
 
-def _check_not_yet(
-    request: HostRequest, facts: Facts, toolkit: Mapping[str, Any] | None, findings: Findings
-) -> None:
+def _check_not_yet(request: HostRequest, facts: Facts, findings: Findings) -> None:
     """What this release can plan, and has no role for."""
-    wanted = {
-        "a CUDA toolkit": toolkit is not None,
-        "engines in containers": request.runtime == "container",
-    }
-    for what, is_wanted in wanted.items():
-        if is_wanted:
-            plan_engine.not_yet(what, request, findings, fix="leave it out")
+    if request.runtime == "container":
+        plan_engine.not_yet("engines in containers", request, findings, fix="leave it out")
     if request.runtime == "container" and facts.os_key == "ubuntu2004":
         findings.add("os-docker-focal", fact=facts.os_pretty, fix="upgrade to Ubuntu 22.04")
 
@@ -441,7 +472,7 @@ def _check_host(request: HostRequest, facts: Facts, findings: Findings) -> None:
 
 def _check_fabric(facts: Facts, driver: plan_driver.DriverPlan, findings: Findings) -> None:
     """Whether a driver that is kept has the fabric manager that its switches need."""
-    count = plan_driver.switches(facts, findings.compat)
+    count = plan_fabric.switches(facts, findings.compat)
     if count and driver.driver is None and facts.driver_loaded and not facts.fabric_active:
         findings.add(
             "fm-needed",
@@ -476,13 +507,17 @@ def _check_lock(lock: lock_.Lock, request: HostRequest, facts: Facts, findings: 
         if before != now:
             fact = f"{what}: the lock has {before or 'none'}, the host {now or 'none'}"
             findings.add("lock-host", fact=fact, fix=again)
-    running = lock["kernel"]["running"]
-    if lock["driver"] is not None and running != facts.kernel:
+    kernel = lock["kernel"]
+    # A reboot boots the newest kernel that was there: the modules are built for both.
+    booted = {kernel["running"], (kernel.get("newest") or {}).get("release")}
+    if lock["driver"] is not None and facts.kernel not in booted:
         findings.add(
             "lock-kernel",
-            fact=f"the lock is for Linux {running}, running is {facts.kernel}",
-            fix=f"boot Linux {running}, or {again}",
+            fact=f"the lock is for Linux {kernel['running']}, running is {facts.kernel}",
+            fix=f"boot Linux {kernel['running']}, or {again}",
         )
+    for fact in plan_fabric.of_other_version(lock):
+        findings.add("fm-version", fact=fact, fix=again)
 
 
 def _check_whole(lock: lock_.Lock, findings: Findings) -> None:

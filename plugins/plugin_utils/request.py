@@ -39,8 +39,14 @@ class DriverRequest:
     source: str = "none"
     branch: str | None = None
     version: str | None = None
+    chooser: str = "data"
+    """What chooses the branch where nothing else is asked: `data`, or `ubuntu_drivers`."""
     modules: str = "auto"
     mirror: Mirror | None = None
+    unload: bool = False
+    """Whether an upgrade may unload the modules instead of rebooting the host."""
+    secure_boot: str = "refuse"
+    """What to do where Secure Boot is on: `refuse`, or `enrol` a key."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,15 @@ class CudaRequest:
 
     version: str | None = None
     forward_compatibility: bool = False
+    provider: str = "auto"
+    also: tuple[str, ...] = ()
+    """Further releases, side by side with it."""
+    repository: Mirror | None = None
+    """Where its packages come from; by default from the driver's source."""
+    runfile_mirror: str | None = None
+    """Address, or folder on the host, of runfiles."""
+    default: bool = True
+    """Whether the path without a version leads to it."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,7 @@ def from_variables(
         scope=gets["scope"],
         root=gets["root"],
         driver=_driver(gets["driver"], read_key) if serves else DriverRequest(),
-        cuda=CudaRequest(**gets["cuda"]) if serves else CudaRequest(),
+        cuda=_cuda(gets["cuda"], read_key) if serves else CudaRequest(),
         python=PythonRequest(**gets["python"]) if serves else PythonRequest(),
         runtime=gets["runtime"],
         build=_build(gets["build"]) if serves else BuildRequest(),
@@ -216,16 +231,35 @@ def _driver(row: Mapping[str, Any], read_key: Callable[[str], str]) -> DriverReq
         source=row["source"],
         branch=row.get("branch"),
         version=row.get("version"),
+        chooser=row["chooser"],
         modules=row["modules"],
-        mirror=None
-        if mirror is None
-        else Mirror(
-            uri=mirror["uri"],
-            suite=mirror["suite"],
-            components=tuple(mirror["components"]),
-            key=read_key(mirror["key_file"]),
-            fingerprint=mirror["fingerprint"].replace(" ", "").upper(),
-        ),
+        mirror=_mirror(mirror, read_key),
+        unload=row["unload"],
+        secure_boot=row["secure_boot"],
+    )
+
+
+def _mirror(row: Mapping[str, Any] | None, read_key: Callable[[str], str]) -> Mirror | None:
+    if row is None:
+        return None
+    return Mirror(
+        uri=row["uri"],
+        suite=row["suite"],
+        components=tuple(row["components"]),
+        key=read_key(row["key_file"]),
+        fingerprint=row["fingerprint"].replace(" ", "").upper(),
+    )
+
+
+def _cuda(row: Mapping[str, Any], read_key: Callable[[str], str]) -> CudaRequest:
+    return CudaRequest(
+        version=row.get("version"),
+        forward_compatibility=row["forward_compatibility"],
+        provider=row["provider"],
+        also=tuple(row["also"]),
+        repository=_mirror(row.get("repository"), read_key),
+        runfile_mirror=row.get("runfile_mirror"),
+        default=row["default"],
     )
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.llmetal.inference.plugins.module_utils.files import write_atomic
+from ansible_collections.llmetal.inference.plugins.plugin_utils import plan_toolkit
 from ansible_collections.llmetal.inference.plugins.plugin_utils.canonical import sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ansible_collections.llmetal.inference.plugins.plugin_utils.planner import Question
@@ -36,13 +37,31 @@ def source_of(request: HostRequest, name: str) -> dict[str, Any] | None:
     }
 
 
-def key_of(question: Question, source: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> str:
+def _archive_of(question: Question) -> dict[str, Any] | None:
+    """The distribution's archive with the components that the driver needs; None for no need."""
+    if not question.components:
+        return None
+    return {"name": question.source, "components": list(question.components)}
+
+
+def sources_of(request: HostRequest, question: Question) -> list[dict[str, Any]]:
+    """All package sources of a question that the host does not have yet."""
+    mine = source_of(request, question.source) or _archive_of(question)
+    other = request.cuda.repository if question.toolkits else None
+    more = other and replace(request, driver=replace(request.driver, mirror=other))
+    second = source_of(more, plan_toolkit.REPOSITORY) if more else None
+    return [one for one in (mine, second) if one is not None]
+
+
+def key_of(
+    question: Question, sources: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> str:
     """The hash of a question to package sources: equal for hosts that must get equal answers."""
     system = facts.get("os") or {}
     return sha256_of(
         {
             "packages": question.packages,
-            "source": source,
+            "source": list(sources),
             "os": system.get("key"),
             "arch": facts.get("arch"),
             "sources": (facts.get("apt") or {}).get("sources"),

@@ -35,6 +35,23 @@ def cut(lock: dict[str, Any], managed: frozenset[str] = frozenset()) -> dict[str
             "fabric": lock["fabric"],
             "gpus": host["gpus"],
         }
+    nvlink = lock.get("nvlink")
+    if host["scope"] == "system" and (lock["fabric"] or nvlink or "nvlink" in managed):
+        slices["nvlink"] = {
+            "scope": host["scope"],
+            "paths": host["paths"],
+            "fabric": lock["fabric"],
+            "nvlink": _bare(nvlink),
+            "gpus": host["gpus"],
+        }
+    toolkits = [row for row in (lock.get("toolkit"), *lock.get("toolkits", ())) if row]
+    if toolkits or "cuda_toolkit" in managed:
+        slices["cuda_toolkit"] = {
+            **common,
+            "toolkit": _bare(toolkits[0]) if toolkits else None,
+            "toolkits": [_bare(row) for row in toolkits[1:]],
+            "gpus": host["gpus"],
+        }
     if lock["python"] is not None:
         slices["python_env"] = {**common, "python": _bare(lock["python"])}
     for engine in lock["engines"]:
@@ -89,6 +106,9 @@ def versions(lock: dict[str, Any]) -> dict[str, str]:
         seen["driver"] = f"{lock['driver']['version']} ({lock['driver']['modules']})"
     if lock["fabric"] is not None:
         seen["fabric manager"] = lock["fabric"]["version"]
+    toolkits = [row for row in (lock.get("toolkit"), *lock.get("toolkits", ())) if row]
+    if toolkits:
+        seen["CUDA toolkit"] = ", ".join(row["version"] for row in toolkits)
     for environment in (lock["python"] or {}).get("environments", ()):
         seen.setdefault("python", environment["python"]["version"])
     for engine in lock["engines"]:

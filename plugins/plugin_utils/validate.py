@@ -24,7 +24,11 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     inventory_sources,
     words,
 )
-from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import load_compat, load_yaml
+from ansible_collections.llmetal.inference.plugins.plugin_utils.compat import (
+    DATA,
+    load_compat,
+    load_yaml,
+)
 from ansible_collections.llmetal.inference.plugins.plugin_utils.inventory_variables import (
     Inventory,
     has_template,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 COMMAND_LINE = "the command line (-e)"
+_OPERATIONS = DATA / "operation_variables.yml"
 
 _FREE = ("ansible_", "site_")
 _SECRET = re.compile(r"password|passwd|passphrase|token|secret|credential|key", re.IGNORECASE)
@@ -157,12 +162,12 @@ def _presentable(problem: Problem) -> Problem:
 
 @functools.cache
 def role_options() -> dict[str, Any]:
-    """The documented variables of all roles, by name, as options without defaults.
+    """The documented variables of all roles and operations, by name, as options without defaults.
 
     A role's slice of the lock is no variable of an inventory: the plan makes it.
     """
     options: dict[str, Any] = {}
-    for file in sorted(ROLES.glob("*/meta/argument_specs.yml")):
+    for file in (*sorted(ROLES.glob("*/meta/argument_specs.yml")), _OPERATIONS):
         for entry in (load_yaml(file.read_bytes()) or {}).get("argument_specs", {}).values():
             for name, option in (entry.get("options") or {}).items():
                 if not name.endswith("_lock"):

@@ -34,7 +34,17 @@ _NONE = "-"
 _GB = 10**9
 _STYLES = {"bold": "1", "green": "32", "red": "1;31", "yellow": "33", "dim": "2"}
 _MARKS = {"ok": "✓", "refused": "✗"}
-_SECTIONS = ("driver", "fabric", "toolkit", "container", "python", "engines", "models", "instances")
+_SECTIONS = (
+    "driver",
+    "fabric",
+    "nvlink",
+    "toolkit",
+    "container",
+    "python",
+    "engines",
+    "models",
+    "instances",
+)
 _SINGULAR = {"engines": "engine", "models": "model", "instances": "instance"}
 
 HOST_COLUMNS = ("host", "plan", "system", "GPUs", "driver", "CUDA", "engine", "torch")

@@ -48,6 +48,7 @@ def test_kernel_modules(tmp_path: Path) -> None:
     nothing = kernel_modules.collect(KERNEL, root)
     assert nothing["nouveau"] is None
     assert nothing["kernels"] == nothing["dkms"] == []
+    assert nothing["nvlink_disabled"] is None
     put(
         tmp_path,
         {
@@ -57,6 +58,7 @@ def test_kernel_modules(tmp_path: Path) -> None:
             "lib/modules/6.1.0-38-amd64/modules.dep": "kernel/drivers/net/forcedeth-nvidia.ko:\n",
             "var/lib/dkms/nvidia-current/580.159.04/source/dkms.conf": "",
             "etc/modprobe.d/a.conf": "blacklist nouveau\n",
+            "proc/driver/nvidia/params": "EnableMSI: 1\nNvLinkDisable: 1\n",
             "usr/bin/nvidia-uninstall": "",
         },
     )
@@ -66,6 +68,7 @@ def test_kernel_modules(tmp_path: Path) -> None:
         "kept_out": {"nouveau": ["/etc/modprobe.d/a.conf"], "nova_core": []},
         "kernels": ["6.1.0-39-amd64"],
         "dkms": ["nvidia-current/580.159.04"],
+        "nvlink_disabled": True,
         "installer": "/usr/bin/nvidia-uninstall",
     }
 

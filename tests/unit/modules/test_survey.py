@@ -10,7 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.llmetal.inference.plugins.module_utils import host_facts, machine
+from ansible_collections.llmetal.inference.plugins.module_utils import (
+    host_facts,
+    machine,
+    ubuntu_drivers,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +25,7 @@ KEYS = {
     "schema", "os", "arch", "kernel", "memory_bytes", "cpus", "cpu_flags", "disks", "packages",
     "held", "broken", "apt", "gpu", "python", "receipts", "lock_sha256", "services", "platform",
     "user", "run_lock", "gpu_health", "iommu", "kernel_log", "modules", "libraries", "toolkits",
-    "docker", "container_toolkit", "limits", "ports",
+    "docker", "container_toolkit", "limits", "ports", "ubuntu_drivers",
 }  # fmt: skip
 
 
@@ -118,3 +122,28 @@ def test_this_machine(tmp_path: Path) -> None:
     assert facts["python"]
     paths = [item["path"] for item in facts["python"]]
     assert len(paths) == len(set(paths))
+
+
+@pytest.mark.parametrize(
+    ("chooser", "gpus", "asked"),
+    [("data", 1, False), ("ubuntu_drivers", 0, False), ("ubuntu_drivers", 1, True)],
+)
+def test_ubuntu_drivers(
+    chooser: str,
+    gpus: int,
+    asked: bool,  # noqa: FBT001 - a column of the table
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked where the driver's chooser is, and there is something to choose for."""
+    seen: dict[str, list[str]] = {"gpus": ["one"] * gpus}
+    monkeypatch.setattr(host_facts, "_gpus", lambda _installed: (seen, [], None))
+    monkeypatch.setattr(ubuntu_drivers, "collect", lambda: {"path": "here"})
+    facts = host_facts.collect(
+        paths=[],
+        config=str(tmp_path),
+        run_dir=str(tmp_path),
+        scope="system",
+        driver_chooser=chooser,
+    )
+    assert facts["ubuntu_drivers"] == ({"path": "here"} if asked else None)

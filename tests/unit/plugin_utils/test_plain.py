@@ -48,9 +48,9 @@ def test_findings(compat: Compat) -> None:
     """A rule refuses or warns; either way it says what to do and where that was read."""
     findings = Findings("gpu-1", compat)
     assert findings.add("gpu-missing", fact="no GPU", fix="use another host")
-    assert not findings.add("secure-boot", fact="it is on", fix="enrol the key")
+    assert not findings.add("gpu-min-driver-unverified", fact="535", fix="take 580")
     (refusal,), (warning,) = findings.refusals, findings.warnings
-    assert warning.rule == "secure-boot"
+    assert warning.rule == "gpu-min-driver-unverified"
     text = refusal.as_text("x")
     assert text.splitlines() == [
         "x gpu-1: a device gpu needs a GPU on the host [gpu-missing]",

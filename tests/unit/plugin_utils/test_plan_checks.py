@@ -246,7 +246,7 @@ NEEDED = {
 PLACES = [
     (key, inner)
     for key, value in HEALTHY.items()
-    if key not in {"broken", "cpu_flags", "receipts", "services"}
+    if key not in {"broken", "cpu_flags", "receipts", "services", "ubuntu_drivers"}
     for inner in (value if isinstance(value, dict) else [None])
     if key not in NEEDED
 ]
@@ -266,3 +266,58 @@ def test_no_fact_makes_a_check_raise(
         facts[key][inner] = junk
     found(facts, compat, **EVERYTHING)
     found(facts, compat, wants_driver=True, **EVERYTHING)
+
+
+OLD_KEY = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
+NVIDIA = "https://developer.download.nvidia.com/compute"
+
+
+def declared(file: str, path: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field
+    """A declaration of a repository of NVIDIA's, as the survey saw it."""
+    entry = {
+        "file": f"/etc/apt/sources.list.d/{file}",
+        "types": ["deb"],
+        "uris": [f"{NVIDIA}/{path}/repos/ubuntu2004/x86_64"],
+        "suites": ["/"],
+        "components": [],
+        "signed_by": None,
+        "fingerprints": None,
+    }
+    return {**entry, **changes}
+
+
+def said(facts: dict[str, Any], compat: Compat, rule: str) -> str:
+    """What is found under a rule on a host that gets a driver."""
+    findings = Findings("gpu-1", compat)
+    driver = Context(facts_.parse(facts), driver_packages={"libcuda1": "1"}, source_uri="http://m")
+    plan_checks.check(driver, findings)
+    (one,) = [f for f in (*findings.refusals, *findings.warnings) if f.rule == rule]
+    return f"{one.fact} | {one.fix}"
+
+
+def test_old_declarations_and_their_key_are_named(compat: Compat) -> None:
+    """All files that are checked with NVIDIA's key of before 2022, and where that lies."""
+    facts = copy.deepcopy(HEALTHY)
+    old = [declared("cuda.list", "cuda"), declared("nvidia-ml.list", "machine-learning")]
+    facts["apt"]["sources"], facts["apt"]["trusted"] = old, [OLD_KEY]
+    text = said(facts, compat, "apt-key-old")
+    for words in ("cuda.list and ", "nvidia-ml.list", "7FA2AF80", "trusted.gpg.d", "delete"):
+        assert words in text
+    own = declared("cuda.list", "cuda", signed_by="/usr/share/k.gpg", fingerprints=[OLD_KEY])
+    facts["apt"]["sources"], facts["apt"]["trusted"] = [own], []
+    text = said(facts, compat, "apt-key-old")
+    assert "cuda.list" in text
+    assert "trusted.gpg" not in text
+
+
+def test_two_keys_that_stand_in_declarations(compat: Compat) -> None:
+    """Keys that stand in the files are told apart by their fingerprints."""
+    facts = copy.deepcopy(HEALTHY)
+    keys = [{"signed_by": "(embedded)", "fingerprints": [letter * 40]} for letter in "AB"]
+    one = declared("a.sources", "cuda", **keys[0])
+    facts["apt"]["sources"] = [one, declared("b.sources", "cuda", **keys[1])]
+    text = said(facts, compat, "source-conflict")
+    assert "a.sources and " in text
+    assert "b.sources" in text
+    facts["apt"]["sources"][1]["fingerprints"] = keys[0]["fingerprints"]
+    assert "source-conflict" not in found(facts, compat, source_uri="http://m")

@@ -11,6 +11,8 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import (
     candidates,
     facts,
     plan_driver,
+    plan_fabric,
+    planner,
 )
 
 SERVED = {"name": "chat", "engine": "vllm", "model": "m"}
@@ -70,7 +72,7 @@ def test_switches_are_counted(bench: Any) -> None:  # noqa: ANN401 - see conftes
     """Only what is a switch: a bridge of a compute tray is none."""
     seen = bench.facts(switches=2)
     seen["gpu"]["switches"].append({"pci_address": "0000:ff:00.0", "device_id": "22b1"})
-    assert plan_driver.switches(facts.parse(seen), bench.compat) == 2
+    assert plan_fabric.switches(facts.parse(seen), bench.compat) == 2
 
 
 def test_closest_companion() -> None:
@@ -82,3 +84,30 @@ def test_closest_companion() -> None:
     assert found.closest("b", "580.1") == "580.2-1"
     assert found.closest("c", "580.1") == "44-1"
     assert found.closest("d", "580.1") is None
+
+
+@pytest.mark.parametrize(
+    ("system", "source", "release", "components"),
+    [
+        ("debian12", "debian", "535.309.01", ["contrib", "non-free", "non-free-firmware"]),
+        ("ubuntu2404", "ubuntu", "580.159.04", ["restricted", "multiverse"]),
+    ],
+)
+def test_components(
+    bench: Any,  # noqa: ANN401 - see conftest.py
+    system: str,
+    source: str,
+    release: str,
+    components: list[str],
+) -> None:
+    """The lock and the question name the components of the archive that the packages are in."""
+    seen = bench.facts(gpus=("20b5",), os__key=system)
+    request = bench.request(driver={"source": source})
+    question = planner.question(request, seen, bench.compat)
+    assert list(question.components) == components
+    offered = [{"version": f"{release}-1", "origin": "archive"}]
+    answers = {"packages": dict.fromkeys(question.packages, offered), "models": {}}
+    plan = planner.plan_host(request, seen, answers, bench.compat)
+    assert plan.lock is not None, plan.refusals
+    named = plan.lock["driver"]["source"]
+    assert (named["uri"], named["components"]) == (None, components)

@@ -140,7 +140,7 @@ def test_wrong_interpreter(bench: Any, asked: dict[str, str], rule: str) -> None
 
 
 def test_what_is_planned_only(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
-    """SGLang, a toolkit, containers and source builds: warned of in a look, refused in a run."""
+    """SGLang, containers and source builds: warned of in a look, refused in a run."""
     asked = served(
         instance={"engine": "sglang"},
         cuda={"version": "13.0"},
@@ -149,9 +149,9 @@ def test_what_is_planned_only(bench: Any) -> None:  # noqa: ANN401 - see conftes
     )
     facts = {"gpus": (A100,), "gpu__driver": {"loaded": "580.95.05"}}
     looked = bench.plan(asked, **facts)
-    assert rules(looked.warnings).count("plan-only") == 4
+    assert rules(looked.warnings).count("plan-only") == 3
     run = bench.plan({**asked, "plan_lock": "use"}, **facts)
-    assert rules(run.refusals).count("not-yet") == 4
+    assert rules(run.refusals).count("not-yet") == 3
 
 
 def test_memory_that_was_seen(bench: Any) -> None:  # noqa: ANN401 - see conftest.py

@@ -77,11 +77,18 @@ def test_the_whole_lock(a100_plan: Plan) -> None:
         "version": "580.178.04-1",
         "service": "nvidia-fabricmanager.service",
         "switches": 6,
+        "packages": [],
+        "services": ["nvidia-fabricmanager.service"],
     }
+    assert lock["driver"]["persistence"] == "nvidia-persistenced.service"
+    assert lock["driver"]["unload"] is False
+    assert lock["driver"]["secure_boot"] is None
+    assert lock["nvlink"]["topology"] == "NV12"
     assert lock["kernel"] == {
         "running": KERNEL,
         "headers": {"package": f"linux-headers-{KERNEL}", "version": "6.1.158-1"},
         "compiler": {"package": "gcc", "version": "4:12.2.0-3"},
+        "newest": None,
     }
     assert {gpu["key"] for gpu in lock["host"]["gpus"]} == {"a100_sxm4_80"}
     (environment,) = lock["python"]["environments"]
@@ -133,6 +140,12 @@ def test_the_whole_lock(a100_plan: Plan) -> None:
         (serve(), {"python": []}, "python-version"),
         (serve(), {"memory_bytes": 4 << 30}, "memory-room"),
         (serve(), {"disks": [{"path": "/", "free_bytes": 1 << 30}]}, "disk-room"),
+        # Enough for the engine's environment and model, or for the toolkit, and not for both.
+        (
+            {**serve(), "cuda": {"version": "13.0", "provider": "wheels"}},
+            {"disks": [{"path": "/", "free_bytes": 6 * 10**9}]},
+            "disk-room",
+        ),
         (driver(), {"gpus": ("ffff",)}, "unknown-id"),
         (driver(), {"gpus": (V100, B200)}, "mixed-impossible"),
         (driver(modules="proprietary"), {"gpus": (B200,)}, "open-required"),
@@ -154,6 +167,12 @@ def test_the_whole_lock(a100_plan: Plan) -> None:
         (driver(), {"gpus": (B200,) * 8, "kernel__running": "5.15.0-1-amd64"}, "nvlink5-stack"),
         (driver(), {"gpus": (GB200,)}, "fm-gb200"),
         (driver(), {"gpus": (A100,), "kernel__running": "6.2.0-1-amd64"}, "headers-missing"),
+        (
+            driver(),
+            {"gpus": (A100,), "kernel__installed": [KERNEL, "6.1.0-48-amd64"]},
+            "headers-missing-newest",
+        ),
+        (driver(), {"gpus": (A100,), "kernel__secure_boot": "enabled"}, "secure-boot"),
         (driver(), {"gpus": (A100,), "gpu__driver": {"loaded": "580.1"}}, "mixed-sources"),
         (driver(), {"gpus": (A100,), "platform__dgx": True}, "platform-dgx"),
         (driver(), {"gpus": (A100,), "platform__wsl": True}, "platform-wsl"),
@@ -228,7 +247,6 @@ def test_a_plan_without_answers_is_not_installed(bench: Any) -> None:  # noqa: A
     ("variables", "facts", "rule"),
     [
         (driver(branch="570"), {"gpus": (A100,)}, "branch-ended"),
-        (driver(), {"gpus": (A100,), "kernel__secure_boot": "enabled"}, "secure-boot"),
         (driver(), {"gpus": (A100,), "broken": ["dkms"]}, "packages-broken"),
         (driver(), {"gpus": (H200,) * 2, "platform__virtualization": "kvm"}, "fm-hidden"),
         (serve(), {"cpu_flags": []}, "engine-cpu-flags"),
@@ -271,9 +289,16 @@ def test_asked_release(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
 def test_b200_gets_the_nvlink5_stack(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
     """B200 on metal needs fabric manager and subnet manager, though no NVSwitch is visible."""
     plan = bench.plan(driver(), gpus=(B200,) * 8)
-    names = {package["name"] for package in plan.lock["driver"]["packages"]}
-    assert {"nvlsm", "libnvsdm", "libibumad3", "infiniband-diags"} <= names
-    assert plan.lock["fabric"]["package"] == "nvidia-fabricmanager"
+    fabric = plan.lock["fabric"]
+    versions_ = {package["name"]: package["version"] for package in fabric["packages"]}
+    assert versions_ == {
+        "libnvsdm": "580.178.04-1",
+        "nvlsm": "580.178.04-1",
+        "libibumad3": "44.0-2",
+        "infiniband-diags": "44.0-2",
+    }
+    assert (fabric["package"], fabric["version"]) == ("nvidia-fabricmanager", "580.178.04-1")
+    assert fabric["services"] == ["nvidia-fabricmanager.service"]
 
 
 def test_one_passed_through_gpu_needs_no_fabric(bench: Any) -> None:  # noqa: ANN401 - see conftest.py

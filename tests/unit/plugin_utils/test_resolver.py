@@ -41,8 +41,18 @@ def test_key(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
     """Equal questions of equal hosts share an answer; another source or question does not."""
     facts = bench.facts()
     one = planner.Question(packages=("a", "b"))
-    key = resolver.key_of(one, None, facts)
-    assert resolver.key_of(planner.Question(("a", "b"), (("m", "/m"),)), None, facts) == key
-    assert resolver.key_of(planner.Question(("a",)), None, facts) != key
-    assert resolver.key_of(one, {"uri": "http://192.0.2.1"}, facts) != key
-    assert resolver.key_of(one, None, bench.facts(os__key="debian13")) != key
+    key = resolver.key_of(one, [], facts)
+    assert resolver.key_of(planner.Question(("a", "b"), (("m", "/m"),)), [], facts) == key
+    assert resolver.key_of(planner.Question(("a",)), [], facts) != key
+    assert resolver.key_of(one, [{"uri": "http://192.0.2.1"}], facts) != key
+    assert resolver.key_of(one, [], bench.facts(os__key="debian13")) != key
+
+
+def test_components_of_the_archive(bench: Any) -> None:  # noqa: ANN401 - see conftest.py
+    """A driver of the distribution's archive is asked for with components, not an address."""
+    question = planner.Question(("a",), source="debian12-archive", components=("non-free",))
+    request = bench.request(llmetal_driver={"source": "debian"})
+    assert resolver.sources_of(request, question) == [
+        {"name": "debian12-archive", "components": ["non-free"]}
+    ]
+    assert resolver.sources_of(request, planner.Question(("a",))) == []

@@ -12,7 +12,7 @@ from ansible_collections.llmetal.inference.plugins.plugin_utils import slices
 if TYPE_CHECKING:
     from ansible_collections.llmetal.inference.plugins.plugin_utils.planner import Plan
 
-ROLES = ["base", "nvidia_driver", "python_env", "vllm", "model", "llm_service"]
+ROLES = ["base", "nvidia_driver", "nvlink", "python_env", "vllm", "model", "llm_service"]
 
 
 @pytest.fixture
@@ -34,6 +34,7 @@ def test_keys(lock: dict[str, Any]) -> None:
     assert keys == {
         "base": sorted([*common, "packages"]),
         "nvidia_driver": ["driver", "fabric", "gpus", "kernel", "paths", "scope"],
+        "nvlink": ["fabric", "gpus", "nvlink", "paths", "scope"],
         "python_env": sorted([*common, "python"]),
         "vllm": sorted([*common, "engine", "environment"]),
         "model": sorted([*common, "models"]),
