@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import struct
 import time
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ LOCKS = (
 )
 _FLOCK = "hhqqi4x"
 """struct flock of Linux on 64 bits: type, whence, start, length, process."""
+_START_TIME = 19
+"""Among the fields of /proc/<pid>/stat that follow the program's name."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,24 @@ class Holder:
     path: str
     pid: int
     command: str
+    since: str | None = None
+    """When the process started; None where it ended meanwhile."""
 
     def __str__(self) -> str:
         """Who it is, for a person."""
-        return f"process {self.pid} ({self.command or 'ended meanwhile'}) holds {self.path}"
+        since = f", started {self.since}" if self.since else ""
+        return f"process {self.pid} ({self.command or 'ended meanwhile'}{since}) holds {self.path}"
+
+
+def started(pid: int, proc: str = "/proc") -> str | None:
+    """When a process started; None where it cannot be read."""
+    # The name of the program may hold blanks and parentheses; the fields after it do not.
+    fields = (read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
+    booted = re.search(r"^btime (\d+)$", read_text(f"{proc}/stat") or "", re.MULTILINE)
+    if len(fields) <= _START_TIME or booted is None:
+        return None
+    seconds = int(booted[1]) + int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def holder_of(path: str) -> Holder | None:
@@ -57,7 +74,16 @@ def holder_of(path: str) -> Holder | None:
     if kind == fcntl.F_UNLCK:
         return None
     command = (read_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
-    return Holder(path, pid, command[:200])
+    return Holder(path, pid, command[:200], started(pid))
+
+
+def _described(holders: Sequence[Holder]) -> str:
+    """Who holds which locks, each process once."""
+    paths: dict[int, list[str]] = {}
+    for holder in holders:
+        paths.setdefault(holder.pid, []).append(holder.path)
+    first = {holder.pid: holder for holder in reversed(holders)}
+    return "; ".join(", ".join([str(first[pid]), *more[1:]]) for pid, more in paths.items())
 
 
 def wait(seconds: float, locks: Sequence[str] = LOCKS) -> float:
@@ -83,7 +109,7 @@ def wait(seconds: float, locks: Sequence[str] = LOCKS) -> float:
             raise LlmetalError(
                 what=f"another package manager is still at work after {seconds:g} s",
                 where=holders[0].path,
-                why="; ".join(map(str, holders)),
+                why=_described(holders),
                 fix="let it end (unattended-upgrades, apt-daily, a person), then run again; never"
                 " delete the lock file",
             )

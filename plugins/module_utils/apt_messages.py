@@ -34,9 +34,11 @@ SIGNATURES = (
     ),
     _signature(
         "disk_full",
-        r"No space left on device|You don't have enough free space in (\S+)",
+        r"(?:cannot copy extracted data for '[^']*' to '([^']+)'.*)?No space left on device"
+        r"|You don't have enough free space in (\S+)",
         "the disk is full",
-        "make room in /var (apt-get clean, old kernels, logs), then run again",
+        "make room in /var (apt-get clean, old kernels, logs), or on the file system of the path"
+        " that is named here, then run again",
     ),
     _signature(
         "interrupted",
@@ -105,6 +107,15 @@ SIGNATURES = (
         "a package of the lock is in none of the host's sources",
         "check that the source still carries this version; if it does not, plan the host anew",
     ),
+    # Before the dependencies: what needs the module's package is then not configured either.
+    _signature(
+        "module_build",
+        r"Bad return status for module build on kernel: (\S+)"
+        r"|Your kernel headers for kernel (\S+) cannot be found",
+        "the kernel module was not built",
+        "read /var/lib/dkms/nvidia/*/build/make.log; it needs headers of just this kernel and a"
+        " compiler, and a driver that knows this kernel",
+    ),
     _signature(
         "dependencies",
         r"The following packages have unmet dependencies:|you have held broken packages"
@@ -113,14 +124,6 @@ SIGNATURES = (
         "the packages cannot be installed together",
         "see what holds or offers another version (`apt-mark showhold`, `apt-cache policy`), take"
         " it away or plan anew",
-    ),
-    _signature(
-        "module_build",
-        r"Bad return status for module build on kernel: (\S+)"
-        r"|Your kernel headers for kernel (\S+) cannot be found",
-        "the kernel module was not built",
-        "read /var/lib/dkms/nvidia/*/build/make.log; it needs headers of just this kernel and a"
-        " compiler, and a driver that knows this kernel",
     ),
     _signature(
         "script_failed",
@@ -166,7 +169,9 @@ def _reason(output: str) -> str:
     chosen: list[str] = []
     for index, line in enumerate(lines):
         said = [line] if line.startswith(_MARKS) or _UNMET.search(line) else []
-        if line.startswith(_DPKG_ERROR):
+        if line.startswith(_DPKG_ERROR) and line.endswith("(--unpack):"):
+            said = lines[index + 1 : index + 2]
+        elif line.startswith(_DPKG_ERROR):
             # What a script printed before it failed is the cause; dpkg names only the package.
             said = [
                 *[one for one in lines[max(0, index - 2) : index] if not _STEP.match(one)],

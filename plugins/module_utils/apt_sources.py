@@ -34,6 +34,24 @@ ETC_APT = "/etc/apt"
 KEYRINGS = "/etc/apt/keyrings"
 _ONE_LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
+_EMBEDDED = "-----BEGIN PGP"
+_FIELDS = {"arch": "Architectures", "lang": "Languages", "target": "Targets", "pdiffs": "PDiffs"}
+"""Fields of a .sources file that have another name in a .list file."""
+_SAID = {"types", "uris", "suites", "components", "enabled"}
+_LISTS = {"Architectures", "Languages", "Targets"}
+
+
+def require_name(name: str) -> None:
+    """Check that a source's name can name a file.
+
+    Raises:
+        LlmetalError: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise LlmetalError(
+            what=f"{name!r} is no name for a package source",
+            fix="use letters, digits, dashes and underscores: it names a file",
+        )
 
 
 @dataclass(frozen=True)
@@ -46,10 +64,20 @@ class Entry:
     suites: tuple[str, ...]
     components: tuple[str, ...]
     signed_by: str | None
+    options: tuple[tuple[str, str], ...] = ()
+    """All that is said besides, by the names that a .sources file has; the key is among them."""
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in a result."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        del fields["options"]
+        return fields
+
+    @property
+    def key_text(self) -> str | None:
+        """The key that stands in the declaration itself; None where it names a file, or none."""
+        text = dict(self.options).get("Signed-By", "")
+        return text.strip() + "\n" if _EMBEDDED in text else None
 
 
 @dataclass(frozen=True)
@@ -80,11 +108,7 @@ class Source:
             key=params.get("key"),
             fingerprint=params.get("fingerprint"),
         )
-        if not _NAME.fullmatch(source.name):
-            raise LlmetalError(
-                what=f"{source.name!r} is no name for a package source",
-                fix="use letters, digits, dashes and underscores: it names a file",
-            )
+        require_name(source.name)
         if any(c.isspace() for c in source.uri + source.suite + "".join(source.components)):
             raise LlmetalError(
                 what=f"the package source {source.name} has a blank in its address",
@@ -157,12 +181,21 @@ def parse_one_line(text: str, file: str) -> list[Entry]:
                 suites=(match[4],),
                 components=tuple(match[5].split()),
                 signed_by=options.get("signed-by"),
+                options=tuple(_option(name, value) for name, value in options.items()),
             )
         )
     return entries
 
 
-def _stanzas(text: str) -> Iterator[dict[str, str]]:
+def _option(name: str, value: str) -> tuple[str, str]:
+    """An option of a .list file as a field of a .sources file."""
+    plain, sign = (name[:-1], name[-1]) if name.endswith(("+", "-")) else (name, "")
+    field = _FIELDS.get(plain) or "-".join(part.capitalize() for part in plain.split("-"))
+    said = value.replace(",", " ") if field in _LISTS else value
+    return field + {"+": "-Add", "-": "-Remove"}.get(sign, ""), said
+
+
+def stanzas(text: str) -> Iterator[dict[str, str]]:
     """The stanzas of a deb822 text; continuation lines are joined by newlines."""
     stanza: dict[str, str] = {}
     key = ""
@@ -182,16 +215,26 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
             stanza[key] = value.strip()
 
 
+def _unfolded(value: str) -> str:
+    """A value of several lines; a dot stands for an empty one."""
+    return "\n".join("" if line == "." else line for line in value.split("\n"))
+
+
 def parse_deb822(text: str, file: str) -> list[Entry]:
     """Read a `.sources` file; disabled stanzas are left out."""
     entries = []
-    for stanza in _stanzas(text):
+    for stanza in stanzas(text):
         if stanza.get("enabled", "yes").lower() in {"no", "false", "0"}:
             continue
         if "uris" not in stanza:
             continue
         signed_by = stanza.get("signed-by")
-        embedded = bool(signed_by and "BEGIN PGP" in signed_by)
+        embedded = bool(signed_by and _EMBEDDED in signed_by)
+        options = tuple(
+            ("-".join(part.capitalize() for part in name.split("-")), _unfolded(value))
+            for name, value in stanza.items()
+            if name not in _SAID and not name.startswith("x-")
+        )
         entries.append(
             Entry(
                 file=file,
@@ -200,6 +243,7 @@ def parse_deb822(text: str, file: str) -> list[Entry]:
                 suites=tuple(stanza.get("suites", "").split()),
                 components=tuple(stanza.get("components", "").split()),
                 signed_by="(embedded)" if embedded else signed_by,
+                options=options,
             )
         )
     return entries
@@ -222,14 +266,28 @@ def read_entries(etc_apt: str = ETC_APT) -> list[Entry]:
     return entries
 
 
-def _trusts(keyring: str | None, fingerprint: str) -> bool:
-    """Whether a keyring holds a key, and can be read to see it."""
-    if not keyring or not keyring.startswith("/"):
-        return False
+def keys_of(entry: Entry) -> list[str] | None:
+    """The fingerprints of the keys of a declaration; None where it has none of its own to read."""
     try:
-        return fingerprint.replace(" ", "").upper() in fingerprints(Path(keyring).read_bytes())
-    except (OSError, LlmetalError):
-        return False
+        if entry.key_text is not None:
+            return fingerprints(entry.key_text)
+        if entry.signed_by and entry.signed_by.startswith("/"):
+            return fingerprints(Path(entry.signed_by).read_bytes())
+    except (OSError, LlmetalError, ValueError):
+        return None
+    return None
+
+
+def _trusts(entry: Entry, fingerprint: str) -> bool:
+    """Whether a declaration has a key, and it can be read to see it."""
+    return fingerprint.replace(" ", "").upper() in (keys_of(entry) or [])
+
+
+def _key_name(entry: Entry) -> str:
+    """The key of a declaration, for a person."""
+    if entry.key_text is None:
+        return entry.signed_by or "of no file of its own"
+    return f"{' '.join(keys_of(entry) or ['that cannot be read'])} that stands in it"
 
 
 def declared_elsewhere(source: Source, entries: Sequence[Entry], own_file: str) -> Entry | None:
@@ -242,12 +300,12 @@ def declared_elsewhere(source: Source, entries: Sequence[Entry], own_file: str) 
         if entry.file == own_file or not source.same_as(entry):
             continue
         covers = source.flat or set(source.components) <= set(entry.components)
-        if covers and _trusts(entry.signed_by, source.fingerprint or ""):
+        if covers and _trusts(entry, source.fingerprint or ""):
             return entry
         raise LlmetalError(
             what=f"the repository of {source.name} is declared already",
             where=entry.file,
-            why=f"{source.uri} with the key {entry.signed_by or 'of no file of its own'}: "
+            why=f"{source.uri} with the key {_key_name(entry)}: "
             "apt refuses to work with two declarations of one repository that differ",
             fix=f"delete {entry.file}, or its lines for this address, then run again",
         )

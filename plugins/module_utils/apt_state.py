@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ansible_collections.llmetal.inference.plugins.module_utils import apt_lock
+from ansible_collections.llmetal.inference.plugins.module_utils import (
+    apt_lock,
+    apt_sources,
+)
 from ansible_collections.llmetal.inference.plugins.module_utils.command import run
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
 from ansible_collections.llmetal.inference.plugins.module_utils.openpgp import fingerprints
@@ -101,14 +104,7 @@ def cloud_init(root: str = "/") -> str | None:
 
 def _sources(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """The declared sources, each with the keys of its own keyring."""
-    seen: dict[str, list[str] | None] = {}
-    rows = []
-    for entry in entries:
-        path = entry.signed_by
-        if path and path.startswith("/") and path not in seen:
-            seen[path] = keys_of(Path(path))
-        rows.append({**entry.as_dict(), "fingerprints": seen.get(path) if path else None})
-    return rows
+    return [{**entry.as_dict(), "fingerprints": apt_sources.keys_of(entry)} for entry in entries]
 
 
 def collect(entries: Sequence[Entry], *, etc_apt: str = "/etc/apt") -> dict[str, Any]:

@@ -10,13 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.llmetal.inference.plugins.module_utils import apt_lock, dpkg
+from ansible_collections.llmetal.inference.plugins.module_utils import (
+    apt_lock,
+    apt_simulation,
+    dkms,
+    dpkg,
+    gpu_containers,
+)
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_archive import (
+    LISTS,
+    OS_RELEASE,
+    Archive,
+)
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_messages import (
     AptError,
     failure,
     recognise,
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_pins import pinned
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_simulation import (
+    Change,
+    Limits,
+)
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_sources import (
     ETC_APT,
     KEYRINGS,
@@ -52,6 +67,7 @@ _KEEP_FILES = [
 ]
 _STALE = {"hash_mismatch", "not_found"}
 """Failures of a transaction that a fresh index may cure."""
+_BUILD = {"module_build"}
 _MADISON = re.compile(r"^\s*(\S+)\s*\|\s*(\S+)\s*\|\s*(.+?)\s*$")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _VERSION = re.compile(r"[A-Za-z0-9.+:~-]+")
@@ -83,10 +99,15 @@ class Request:
     packages: tuple[Wanted, ...]
     state: str = "present"
     source: Source | None = None
+    archive: Archive | None = None
+    limits: Limits = field(default_factory=Limits)
     lock_timeout: int = 300
     timeout: int = 1800
+    spare_containers: bool = False
     etc_apt: str = ETC_APT
     keyrings: str = KEYRINGS
+    lists: str = LISTS
+    os_release: str = OS_RELEASE
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Request:
@@ -122,8 +143,16 @@ class Request:
             packages=packages,
             state=params["state"],
             source=Source.of(params["source"]),
+            archive=Archive.of(params["source"]),
+            limits=Limits(
+                replaces=tuple(params.get("replaces") or ()),
+                one_release=tuple(params.get("one_release") or ()),
+                own_release=tuple(params.get("own_release") or ()),
+                keeps=tuple(params.get("keeps") or ()),
+            ),
             lock_timeout=params["lock_timeout"],
             timeout=params["timeout"],
+            spare_containers=bool(params.get("spare_containers")),
         )
 
     @property
@@ -132,15 +161,26 @@ class Request:
         return [package.name for package in self.packages if package.hold]
 
     @property
+    def has_source(self) -> bool:
+        """Whether anything has to be declared for the packages."""
+        return self.source is not None or self.archive is not None
+
+    @property
     def source_file(self) -> str:
         """Where our own declaration of the source stands."""
         return f"{self.etc_apt}/sources.list.d/{self.source.name}.sources" if self.source else ""
 
     def source_files(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Path and content of the files that declare the source; none where the host has them."""
-        if self.source is None or self.state == "absent":
+        if self.state == "absent":
             return {}
-        if declared_elsewhere(self.source, entries, self.source_file):
+        if self.archive:
+            file = self.archive.file(self.etc_apt)
+            text = self.archive.text(
+                entries, own_file=file, lists=self.lists, os_release=self.os_release
+            )
+            return {file: text} if text else {}
+        if self.source is None or declared_elsewhere(self.source, entries, self.source_file):
             return {}
         keyring = self.source.keyring(self.keyrings)
         return {
@@ -238,6 +278,39 @@ def parse_madison(text: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def _explained(error: AptError) -> AptError:
+    """With what the compiler said, where a kernel module was not built."""
+    said = dkms.compiler_said() if error.kind in _BUILD else None
+    if said is None:
+        return error
+    more = AptError(
+        what=error.what,
+        where=error.where,
+        why=f"{error.why} / {said[0]}: {' / '.join(said[1])}",
+        fix=error.fix,
+    )
+    more.kind = error.kind
+    return more
+
+
+def _checked(result: CommandResult, *, stage: str, where: str = "") -> CommandResult:
+    """The result, where the program did what it was to do.
+
+    Raises:
+        AptError: it did not, and what it said.
+    """
+    if result.rc < 0:
+        raise AptError(
+            what=f"{stage} failed: {result.argv[0]} was killed by signal {-result.rc}",
+            where=where,
+            why="somebody or the kernel's memory guard ended it",
+            fix="see the journal for why; then run again, it goes on from here",
+        )
+    if not result.ok:
+        raise _explained(failure(result.stdout + result.stderr, stage=stage, where=where))
+    return result
+
+
 class Apt:
     """apt-get and its relatives, with what every call has in common."""
 
@@ -261,17 +334,12 @@ class Apt:
 
     def must(self, argv: Sequence[str], *, stage: str, where: str = "") -> CommandResult:
         """Run it, and raise what apt said where it failed."""
-        result = self.call(argv)
-        if result.rc < 0:
-            raise AptError(
-                what=f"{stage} failed: {argv[0]} was killed by signal {-result.rc}",
-                where=where,
-                why="somebody or the kernel's memory guard ended it",
-                fix="see the journal for why; then run again, it goes on from here",
-            )
-        if not result.ok:
-            raise failure(result.stdout + result.stderr, stage=stage, where=where)
-        return result
+        return _checked(self.call(argv), stage=stage, where=where)
+
+    def simulate(self, *arguments: str) -> list[Change]:
+        """What a changing apt-get would do. It needs no lock."""
+        result = run(["apt-get", "-s", "-q", *arguments], timeout=self._timeout, env=_ENVIRONMENT)
+        return apt_simulation.parse(_checked(result, stage="simulating the installation").stdout)
 
     def get(self, *arguments: str, stage: str, where: str = "") -> CommandResult:
         """A changing apt-get."""
@@ -338,12 +406,17 @@ def _write(path: str, text: str) -> None:
         ) from error
 
 
-def _refresh(request: Request, apt: Apt, *, source_changed: bool, lists: str) -> None:
+def _refresh(
+    request: Request, apt: Apt, *, source_changed: bool, lists: str, stale: bool = False
+) -> None:
     """Have apt know every wanted version, with as little fetching as possible."""
     missing = set(request.packages) - apt.known(request.packages)
     if not missing and not source_changed:
         return
-    if request.source is None and source_changed:
+    if request.archive and source_changed and not stale:
+        apt.update_source(request.archive.file(request.etc_apt), request.archive.name)
+        missing = set(request.packages) - apt.known(request.packages)
+    elif request.source is None and source_changed:
         apt.update_all()
     if request.source:
         file = lists or request.source_file
@@ -414,15 +487,71 @@ def _install(request: Request, apt: Apt, *, options: Sequence[str]) -> None:
             ]
         )
         database = dpkg.query()
+    arguments = _arguments(request, database, options)
+    _guard(request, apt, database, arguments)
+    apt.get(*arguments, stage="installing packages")
+
+
+_RELATION = re.compile(r"([a-z0-9][a-z0-9+.-]+)(?::\w+)?\s*(\([^)]*\))?")
+
+
+def _relations(text: str) -> set[str]:
+    """The names in a relation field that stand there without a version."""
+    found = (_RELATION.match(part.strip()) for part in text.split(","))
+    return {match[1] for match in found if match and not match[2]}
+
+
+def _in_the_way(request: Request, database: Database) -> list[str]:
+    """Installed packages that conflict with those asked for, of those that may be removed.
+
+    The preferences for the set's version speak for the other flavour of it too, and then apt takes
+    neither away by itself.
+    """
+    wanted = [p.argument for p in request.packages if not p.met_by(database)]
+    if not request.limits.replaces or not wanted:
+        return []
+    told = run(["apt-cache", "show", *wanted], timeout=60)
+    conflicts: set[str] = set()
+    for line in told.stdout.splitlines():
+        if line.startswith("Conflicts:"):
+            conflicts |= _relations(line.partition(":")[2])
+    installed = run(["dpkg-query", "-W", "-f=${Package}\t${Provides}\n"], timeout=60)
     names = {package.name for package in request.packages}
-    apt.get(
+    found = []
+    for line in installed.stdout.splitlines():
+        name, _tab, provides = line.partition("\t")
+        provided = {match[1] for p in provides.split(",") if (match := _RELATION.match(p.strip()))}
+        if (
+            name not in names
+            and database.version(name)
+            and conflicts & {name, *provided}
+            and request.limits.may_remove(name)
+        ):
+            found.append(name)
+    return sorted(set(found))
+
+
+def _arguments(request: Request, database: Database, options: Sequence[str]) -> list[str]:
+    """Those of the one transaction, for apt's simulation and for the real one."""
+    names = {package.name for package in request.packages}
+    return [
         *options,
         *_EXACTLY,
         *(["--fix-broken"] if database.broken else []),
         "install",
         *(package.argument for package in request.packages),
         *(name for name in database.half_installed if name not in names),
-        stage="installing packages",
+        *(f"{name}-" for name in _in_the_way(request, database)),
+    ]
+
+
+def _guard(request: Request, apt: Apt, database: Database, arguments: Sequence[str]) -> None:
+    """Simulate the transaction, and stop where it does more than was asked for."""
+    apt_simulation.refuse(
+        apt.simulate(*arguments),
+        asked={package.name: package.version for package in request.packages},
+        holds=database.holds,
+        limits=request.limits,
     )
 
 
@@ -447,8 +576,21 @@ def _apply(request: Request, steps: Sequence[str], apt: Apt) -> None:
             if error.kind not in _STALE:
                 raise
             # The index that apt has is older than the files of the repository: read it again.
-            _refresh(request, apt, source_changed=True, lists=lists)
+            _refresh(request, apt, source_changed=True, lists=lists, stale=True)
             _install(request, apt, options=options)
+
+
+def _foresee(request: Request, outcome: Outcome) -> None:
+    """In check mode, stop where the transaction would be stopped, as far as apt knows it now."""
+    if "install" not in outcome.steps or {"repair", "source"} & set(outcome.steps):
+        return
+    apt = Apt(lock_timeout=0, timeout=request.timeout)
+    if set(request.packages) - apt.known(request.packages):
+        return
+    versions = [package.version for package in request.packages if package.version]
+    with pinned(versions, etc_apt=request.etc_apt) as options:
+        database = dpkg.query()
+        _guard(request, apt, database, _arguments(request, database, options))
 
 
 def converge(request: Request, *, check_mode: bool) -> Outcome:
@@ -457,9 +599,14 @@ def converge(request: Request, *, check_mode: bool) -> Outcome:
     Raises:
         LlmetalError: it cannot be done; it says why and what to do.
     """
-    files = request.source_files(read_entries(request.etc_apt) if request.source else [])
+    files = request.source_files(read_entries(request.etc_apt) if request.has_source else [])
     outcome = _survey(request, files)
-    if check_mode or not outcome.steps:
+    if request.spare_containers and {"install", "remove", "repair"} & set(outcome.steps):
+        gpu_containers.refuse_packages()
+    if check_mode:
+        _foresee(request, outcome)
+        return outcome
+    if not outcome.steps:
         return outcome
     if apt_lock.wait(request.lock_timeout) > 0.1:  # noqa: PLR2004 - somebody was at work
         outcome = _survey(request, files)

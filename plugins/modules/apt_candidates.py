@@ -23,7 +23,9 @@ options:
     elements: str
     required: true
   sources:
-    description: Sources to ask besides the host's own. Those without a C(uri) are passed over.
+    description:
+      - Sources to ask besides the host's own. One without a C(uri) stands for the distribution's
+        archive, with C(components) that are asked for where the host's declarations lack them.
     type: list
     elements: dict
     default: []

@@ -17,9 +17,14 @@ description:
   - Declares their package source with its own keyring, after the fingerprint of the key is
     verified, and reads the index of that source only. A second declaration of the same repository
     is used where it serves, and refused by name where it does not.
+  - Has apt simulate the transaction first and stops before it begins where it would install, change
+    or remove a kernel, remove a package that O(replaces) does not name, break a hold of a package
+    that was not asked for, touch one of O(keeps), or bring a package of O(one_release) in another
+    release than the set.
   - Waits with a bound for another package manager, and finishes what an interrupted one left.
   - Runs nothing where everything is installed as asked for.
-  - Predicts in check mode from the package database alone, so on a host without the source too.
+  - Predicts in check mode from the package database alone, so on a host without the source too;
+    where apt knows the wanted versions already, the simulation is looked at as well.
 options:
   packages:
     description: The packages.
@@ -50,7 +55,9 @@ options:
   source:
     description:
       - Where the packages come from. Without it, or without its O(source.uri), the sources that
-        the host has.
+        the host has. Then O(source.components) are those of the distribution's archive that the
+        packages need; where the host's declarations lack some, one more file declares these, with
+        the addresses and the key of the host's own.
     type: dict
     suboptions:
       name:
@@ -78,6 +85,36 @@ options:
       fingerprint:
         description: Fingerprint that the key must have.
         type: str
+  replaces:
+    description: Patterns of names that the transaction may remove.
+    type: list
+    elements: str
+    default: []
+  one_release:
+    description:
+      - Patterns of names that the transaction may bring only in a driver release that
+        O(packages) has.
+    type: list
+    elements: str
+    default: []
+  own_release:
+    description: Patterns of names among O(one_release) that have releases of their own.
+    type: list
+    elements: str
+    default: []
+  keeps:
+    description:
+      - Patterns of names that the transaction may neither bring, change nor remove; such as those
+        of a driver, where a toolkit is installed.
+    type: list
+    elements: str
+    default: []
+  spare_containers:
+    description:
+      - Whether to stop before packages change while running containers hold GPUs. The scripts of
+        packages call C(systemctl daemon-reload), which takes the GPUs away from them.
+    type: bool
+    default: false
   lock_timeout:
     description: Seconds to wait for other package managers.
     type: int
@@ -183,6 +220,11 @@ ARGUMENTS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "hold": {"type": "bool", "default": False},
     "source": {"type": "dict", "options": SOURCE_OPTIONS},
+    "replaces": {"type": "list", "elements": "str", "default": []},
+    "one_release": {"type": "list", "elements": "str", "default": []},
+    "own_release": {"type": "list", "elements": "str", "default": []},
+    "keeps": {"type": "list", "elements": "str", "default": []},
+    "spare_containers": {"type": "bool", "default": False},
     "lock_timeout": {"type": "int", "default": 300},
     "timeout": {"type": "int", "default": 1800},
 }

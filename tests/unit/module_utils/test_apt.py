@@ -8,6 +8,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,11 +237,25 @@ def test_lock_is_named(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=hold, args=(path, theirs))
     process.start()
     pid = ours.recv()
-    with pytest.raises(LlmetalError, match=f"process {pid} .* holds {path}"):
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    with pytest.raises(
+        LlmetalError, match=rf"process {pid} .*, started {date} .*UTC\) holds {path}"
+    ):
         apt_lock.wait(0.2, [path])
     ours.send("end")
     process.join()
     assert apt_lock.wait(0, [path]) < 1
+
+
+def test_since_when(tmp_path: Path) -> None:
+    """A process started so many ticks after the boot; its name may hold anything."""
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(number) for number in range(4, 22))
+    ticks = 90 * os.sysconf("SC_CLK_TCK")
+    (tmp_path / "7/stat").write_text(f"7 (odd) name) S {fields} {ticks} 0\n")
+    (tmp_path / "stat").write_text("cpu 1\nbtime 1796083200\n")
+    assert apt_lock.started(7, str(tmp_path)) == "2026-12-01 00:01:30 UTC"
+    assert apt_lock.started(8, str(tmp_path)) is None
 
 
 def test_lock_that_is_not_there(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.llmetal.inference.plugins.module_utils import candidates
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_archive import Archive
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_sources import Source
 from ansible_collections.llmetal.inference.plugins.module_utils.candidates import Question, ask
 from ansible_collections.llmetal.inference.plugins.module_utils.command import CommandResult
@@ -47,7 +48,7 @@ class MadeApt:
         self.folders.append(parts.parent)
         if "update" in words:
             asked = parts.name == "asked"
-            assert (parts / "cuda.sources").exists() or not asked
+            assert list(parts.glob("*.sources")) or not asked
             self.updates.append("asked" if asked else "all")
             if not self.answers:
                 return CommandResult(tuple(words), 100, "", "Err:1 http://x y\n  404  Not Found")
@@ -146,6 +147,25 @@ def test_no_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
     with pytest.raises(LlmetalError, match="has no apt"):
         ask(question(tmp_path, "driver"))
+
+
+def test_components_that_the_host_lacks(apt: MadeApt, tmp_path: Path) -> None:
+    """They are asked for in private, with the host's own declaration as it is."""
+    asked = question(
+        tmp_path,
+        "driver",
+        sources=(),
+        archives=(Archive("debian12-archive", ("non-free",)),),
+        os_release=str(tmp_path / "os-release"),
+        cache_dir=str(tmp_path / "cache"),
+    )
+    (tmp_path / "os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
+    (tmp_path / "etc/sources.list").write_text("deb http://d/debian bookworm main\n")
+    assert ask(asked)["candidates"]["driver"]
+    assert apt.updates == ["asked"]
+    text = (tmp_path / "cache/parts/debian12-archive.sources").read_text()
+    assert "URIs: http://d/debian\nSuites: bookworm\nComponents: non-free\n" in text
+    assert [path.name for path in (tmp_path / "etc/sources.list.d").iterdir()] == ["debian.sources"]
 
 
 def test_sources_without_address_are_the_hosts_own() -> None:

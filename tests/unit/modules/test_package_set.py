@@ -13,8 +13,11 @@ import pytest
 from ansible_collections.llmetal.inference.plugins.module_utils import (
     apt_lock,
     dpkg,
+    gpu_containers,
     package_set,
 )
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_archive import Archive
+from ansible_collections.llmetal.inference.plugins.module_utils.apt_simulation import Limits
 from ansible_collections.llmetal.inference.plugins.module_utils.apt_sources import Source
 from ansible_collections.llmetal.inference.plugins.module_utils.command import CommandResult
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
@@ -59,6 +62,8 @@ class MadeHost:
     repository: dict[str, list[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
+    simulation: str = ""
+    shown: str = ""
 
     def run(self, argv: Sequence[str], **_: object) -> CommandResult:
         """Stand in for every program."""
@@ -70,6 +75,10 @@ class MadeHost:
                 f" {n} | {v} | http://x Packages" for n in words[2:] for v in self.lists.get(n, [])
             ]
             return self._ok(words, "\n".join(rows))
+        if words[:2] == ["apt-cache", "show"]:
+            return self._ok(words, self.shown)
+        if words[:2] == ["apt-get", "-s"]:
+            return self._ok(words, self.simulation)
         self.calls.append(words)
         if "install" in words and self.failures:
             return CommandResult(tuple(words), 100, "", self.failures.pop(0))
@@ -84,6 +93,9 @@ class MadeHost:
         elif "install" in words:
             for word in words[words.index("install") + 1 :]:
                 name, _equals, version = word.partition("=")
+                if name.endswith("-"):
+                    self.installed.pop(name[:-1])
+                    continue
                 self.installed[name] = version or self.lists[name][0]
                 self.broken.pop(name, None)
         elif "remove" in words:
@@ -156,6 +168,51 @@ def test_reads_only_the_given_source(host: MadeHost, tmp_path: Path) -> None:
     (update,) = [call for call in host.calls if "update" in call]
     assert f"Dir::Etc::sourcelist={tmp_path}/apt/sources.list.d/cuda.sources" in update
     assert "Dir::Etc::sourceparts=/dev/null" in update
+
+
+ARCHIVE = {"name": "debian12-archive", "components": ["contrib", "non-free"]}
+
+
+def test_components_of_the_archive(host: MadeHost, tmp_path: Path) -> None:
+    """Those that the host lacks are declared once, in a file that the receipt gets."""
+    (tmp_path / "apt").mkdir()
+    (tmp_path / "apt/sources.list").write_text("deb http://x/debian bookworm main contrib\n")
+    (tmp_path / "os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
+    host.repository = {"nvidia-driver-cuda": ["580.159.04-1"]}
+    request = request_of(
+        tmp_path,
+        DRIVER,
+        archive=Archive.of(ARCHIVE),
+        lists=str(tmp_path / "lists"),
+        os_release=str(tmp_path / "os-release"),
+    )
+    file = f"{tmp_path}/apt/sources.list.d/debian12-archive.sources"
+    foreseen = converge(request, check_mode=True)
+    assert foreseen.steps == ["source", "install", "hold"]
+    assert "  Components: non-free" in foreseen.after.as_text().splitlines()
+    assert not Path(file).exists()
+    outcome = converge(request, check_mode=False)
+    assert outcome.source_files == [file]
+    assert host.steps() == ["update", "install", "hold"]
+    assert f"Dir::Etc::sourcelist={file}" in host.calls[0]
+    again = converge(request, check_mode=False)
+    assert not again.changed
+    assert again.source_files == [file]
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_containers_with_gpus(
+    host: MadeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, check_mode: bool
+) -> None:
+    """Nothing is installed while one runs; where nothing is to be installed they do not matter."""
+    running = [gpu_containers.GpuContainer("4f1c0ffee123", "docker", 4711, "vllm", scope=True)]
+    monkeypatch.setattr(gpu_containers, "endangered", lambda _proc: running)
+    request = request_of(tmp_path, DRIVER, spare_containers=True)
+    with pytest.raises(LlmetalError, match=r"docker 4f1c0ffee123 \(vllm\).*daemon-reload.*drain"):
+        converge(request, check_mode=check_mode)
+    assert host.calls == []
+    host.installed = {"nvidia-driver-cuda": "580.159.04-1"}
+    assert converge(request, check_mode=check_mode).steps == ["hold"]
 
 
 def test_exact_versions_in_one_transaction(host: MadeHost, tmp_path: Path) -> None:
@@ -269,6 +326,27 @@ def test_remove(host: MadeHost, tmp_path: Path) -> None:
     assert converge(request, check_mode=False).steps == ["remove"]
     assert host.calls[-1][-1] == "nvidia-driver-cuda"
     assert not converge(request, check_mode=False).changed
+
+
+def test_stops_before_a_kernel_moves(host: MadeHost, tmp_path: Path) -> None:
+    """What apt's simulation shows stops the transaction before it begins, in check mode too."""
+    host.lists = {DRIVER.name: ["580.159.04-1"]}
+    host.simulation = "Inst linux-image-6.1.0-41-amd64 (6.1.158-1 Debian:12/stable [amd64])\n"
+    for check_mode in (True, False):
+        with pytest.raises(LlmetalError, match="move a kernel of the host"):
+            converge(request_of(tmp_path, DRIVER), check_mode=check_mode)
+    assert host.steps() == []
+
+
+def test_other_flavour_is_taken_away(host: MadeHost, tmp_path: Path) -> None:
+    """What conflicts with the set is removed in its transaction, if it may be."""
+    host.installed = {"nvidia-kernel-dkms": "580.159.04-1", "apache2": "2"}
+    host.lists = {DRIVER.name: ["580.159.04-1"]}
+    host.shown = "Package: x\nConflicts: nvidia-kernel-dkms, apache2, old (<< 2)\n"
+    limits = Limits(replaces=("nvidia-*",))
+    converge(request_of(tmp_path, DRIVER, limits=limits), check_mode=False)
+    call = next(call for call in host.calls if "install" in call)
+    assert call[-2:] == ["nvidia-driver-cuda=580.159.04-1", "nvidia-kernel-dkms-"]
 
 
 def test_second_declaration_is_refused(host: MadeHost, tmp_path: Path) -> None:
