@@ -31,7 +31,9 @@ READING = frozenset({"lint", "types", "unit"})
 """They run side by side."""
 
 ON_HOSTS = frozenset({"molecule", "faults"})
-"""They need sandbox hosts."""
+"""They need sandbox hosts. Each has its own and mostly waits for them, so two run at a time."""
+
+_LANES = 2
 
 _STILL = 60.0
 """A line says that a step still runs after each so many seconds."""
@@ -147,13 +149,17 @@ def steps() -> list[Step]:
         )
         for scenario in scenarios()
     ]
-    faults = [pytest("faults", "pytest", "tests/faults", timeout=1800)]
-    return [*reading, *hosts, *(faults if list(paths.ROOT.glob("tests/faults/test_*.py")) else [])]
+    faults = [
+        pytest("faults", file.stem.removeprefix("test_"), f"tests/faults/{file.name}", timeout=1800)
+        for file in sorted((paths.ROOT / "tests/faults").glob("test_*.py"))
+    ]
+    # The longest first, so that none of them runs alone at the end.
+    return [*reading, *faults, *hosts]
 
 
 def pytest(group: str, name: str, *where: str, timeout: float) -> Step:
     """A step that runs pytest, by default on what its configuration names."""
-    junit = paths.LOGS / f"{group}.xml"
+    junit = paths.LOGS / f"{group}-{name}.xml"
     return Step(group, name, ("pytest", "-q", f"--junitxml={junit}", *where), timeout, junit)
 
 
@@ -212,25 +218,22 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 def run_all(chosen: Sequence[Step]) -> Tally:
-    """Run steps: those that only read, side by side; the others, one after the other."""
+    """Run steps side by side: first those that only read, then those that need hosts."""
     paths.LOGS.mkdir(parents=True, exist_ok=True)
     tally = Tally()
     obstacle = None
     if any(step.group in ON_HOSTS for step in chosen):
         obstacle = system.sandbox_obstacle()
     reading = [step for step in chosen if step.group in READING]
+    on_hosts = [step for step in chosen if step.group in ON_HOSTS]
+    if obstacle and on_hosts:
+        tally.left_out[obstacle] = on_hosts
+        on_hosts = []
     runner = Runner()
-    with runner.interruptible(), ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for future in as_completed([pool.submit(runner.run, step) for step in reading]):
-            add(tally, future.result())
-    for step in chosen:
-        if step in reading:
-            continue
-        if step.group in ON_HOSTS and obstacle:
-            tally.left_out.setdefault(obstacle, []).append(step)
-            continue
-        with runner.interruptible():
-            add(tally, runner.run(step))
+    for together, lanes in ((reading, os.cpu_count() or 1), (on_hosts, _LANES)):
+        with runner.interruptible(), ThreadPoolExecutor(max_workers=lanes) as pool:
+            for future in as_completed([pool.submit(runner.run, step) for step in together]):
+                add(tally, future.result())
     return tally
 
 

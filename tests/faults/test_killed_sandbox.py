@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.llmetal.inference.plugins.module_utils.errors import LlmetalError
-from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import requests
+from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import processes, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,5 +107,26 @@ def test_killed_run_is_finished_by_the_next(seconds: float) -> None:
     fulfil("started")
     assert not fulfil("started")
     kill_after("absent", seconds)
+    fulfil("absent")
+    assert leftovers() == []
+
+
+def crash() -> None:
+    """Kill the supervisor and systemd-nspawn: the guest's own processes may live on."""
+    folder = STATE / "hosts" / str(PARAMS["name"])
+    supervisor = int((folder / "supervisor.pid").read_text(encoding="ascii"))
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text(encoding="ascii")
+    assert processes.in_root(folder / "root")
+    for pid in (supervisor, *map(int, children.split())):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("then", ["started", "absent"])
+def test_guest_that_outlived_its_supervisor(then: str) -> None:
+    """The next run, up or down, ends what is left of it."""
+    fulfil("started")
+    crash()
+    assert fulfil(then)
+    assert not fulfil(then)
     fulfil("absent")
     assert leftovers() == []

@@ -70,7 +70,7 @@ def set_faults(
 def _refuse_unfit(scenario: Scenario | None, fault: Fault, name: str) -> None:
     if not fault.hardware:
         return
-    link = fault.hardware.get("link_down", {})
+    link = fault.hardware.get("link_down") or fault.hardware.get("link_errors") or {}
     has_links = bool(scenario and scenario.nvlink and scenario.nvlink.links > link.get("link", 0))
     needed = max(effect["gpu"] for effect in fault.hardware.values())
     if scenario is None or len(scenario.gpus) <= needed or (link and not has_links):

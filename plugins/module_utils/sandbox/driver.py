@@ -3,12 +3,14 @@
 """The simulated driver: packages named and versioned like those of NVIDIA's repository for Debian.
 
 Only the names, the relations and the behaviour that a host shows are simulated; not one byte of
-NVIDIA's software is in them.
+NVIDIA's software is in them. A program of a package only starts the one of the same name in the
+host's folder of simulated hardware.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import elf
@@ -19,12 +21,17 @@ from ansible_collections.llmetal.inference.plugins.module_utils.sandbox.deb impo
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 VERSIONS = ("570.211.01", "580.159.04", "580.178.04", "595.91.07")
 FIRST_UNVERSIONED_FABRIC = 580
+NVLSM = "2025.10.11-1"
+"""The subnet manager has versions of its own."""
+NEWER_KERNEL = "6.99.0-1-sandbox-amd64"
+"""A kernel that a host can install and that no machine runs."""
 _LAST_BRANCH_METAPACKAGE = 580
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_HARDWARE = "/usr/lib/sandbox-hardware"
 _NOTE = (
     "Simulated by the llmetal sandbox: it has the name and the relations of\n"
     "NVIDIA's package, and behaves like it towards an administrator. It holds\n"
@@ -36,11 +43,12 @@ Description={what} (simulated)
 {conditions}
 [Service]
 Type=simple
-ExecStart=/usr/bin/{program}
+ExecStart={program}
 {service}
 [Install]
 WantedBy=multi-user.target
 """
+_FILES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peermem")
 
 
 def branch_of(version: str) -> int:
@@ -48,214 +56,225 @@ def branch_of(version: str) -> int:
     return int(version.split(".", 1)[0])
 
 
-def driver_packages(guest: Path, versions: tuple[str, ...] = VERSIONS) -> list[Package]:
-    """Every package of every version."""
-    return [package for version in versions for package in _one_version(guest, version)]
+@dataclass(frozen=True)
+class Maker:
+    """Makes the packages of one driver version, as one repository names and numbers them."""
 
+    version: str
+    revision: str = "-1"
 
-def header_packages(kernel: str) -> list[Package]:
-    """The headers of the running kernel, as a distribution would have them."""
-    upstream = re.sub(r"[^A-Za-z0-9.+~-]", "~", kernel)
-    return [
-        Package(
-            name=f"linux-headers-{kernel}",
-            version=f"{upstream}-1",
-            description=f"Header files for Linux {kernel} (simulated)\n"
-            "Made by the llmetal sandbox for the kernel that this machine runs.\n"
-            "No module can be compiled with it.",
+    @property
+    def full(self) -> str:
+        """The version of the packages."""
+        return f"{self.version}{self.revision}"
+
+    @property
+    def exactly(self) -> str:
+        """The relation to another package of the set."""
+        return f"(= {self.full})"
+
+    def package(  # noqa: PLR0913 - what a package has
+        self,
+        name: str,
+        what: str,
+        depends: str = "",
+        *,
+        fields: Mapping[str, str] | None = None,
+        files: Mapping[str, File | Link] | None = None,
+        scripts: Mapping[str, str] | None = None,
+    ) -> Package:
+        """Any package."""
+        return Package(
+            name,
+            self.full,
+            f"{what} (simulated)\n{_NOTE}",
+            depends,
+            fields=fields or {},
+            files=files or {},
+            scripts=scripts or {},
+        )
+
+    def tools(self, name: str, depends: str, fields: Mapping[str, str] | None = None) -> Package:
+        """The package with nvidia-smi."""
+        return self.package(
+            name,
+            "NVIDIA driver tools",
+            depends,
+            fields=fields,
+            files={"usr/bin/nvidia-smi": starter("nvidia-smi.py")},
+        )
+
+    def libraries(
+        self, name: str, *libraries: str, fields: Mapping[str, str] | None = None
+    ) -> Package:
+        """A package of shared libraries, each with its soname."""
+        files: dict[str, File | Link] = {}
+        for library in libraries:
+            content = File(elf.shared_library(f"{library}.1"))
+            files[f"{_LIBRARIES}/{library}.{self.version}"] = content
+            files[f"{_LIBRARIES}/{library}.1"] = Link(f"{library}.{self.version}")
+        return self.package(
+            name,
+            f"NVIDIA library {libraries[0]}.1",
+            fields=fields,
+            files=files,
+            scripts={"postinst": "#!/bin/sh\nset -e\nldconfig\n"},
+        )
+
+    def persistenced(self, name: str, fields: Mapping[str, str] | None = None) -> Package:
+        """The package with the persistence daemon."""
+        unit = _UNIT.format(
+            what="NVIDIA Persistence Daemon",
+            program="/usr/bin/nvidia-persistenced",
+            conditions="",
+            service=f"ExecStopPost=-{_HARDWARE}/kernel.py refresh\n",
+        )
+        return self.package(
+            name,
+            "daemon to maintain persistent software state in the NVIDIA driver",
+            fields=fields,
             files={
-                f"usr/src/linux-headers-{kernel}/include/generated/utsrelease.h": File(
-                    f'#define UTS_RELEASE "{kernel}"\n'.encode()
-                ),
-                f"usr/src/linux-headers-{kernel}/include/generated/autoconf.h": File(
-                    b"/* simulated */\n"
-                ),
-                f"usr/src/linux-headers-{kernel}/Makefile": File(b"# simulated\n"),
-                f"lib/modules/{kernel}/build": Link(f"/usr/src/linux-headers-{kernel}"),
+                "usr/bin/nvidia-persistenced": starter("persistenced.sh"),
+                "usr/lib/systemd/system/nvidia-persistenced.service": File(unit.encode()),
             },
+            scripts=unit_scripts("nvidia-persistenced", enable=True),
+        )
+
+    def modules(
+        self, name: str, *, is_open: bool, depends: str = "", fields: Mapping[str, str]
+    ) -> Package:
+        """The package that builds the kernel modules."""
+        build, version = f"{_HARDWARE}/kernel.py", self.version
+        files: dict[str, File | Link] = {
+            f"usr/src/nvidia-{version}/{module}.ko": File(self._module(module, is_open=is_open))
+            for module in _FILES
+        }
+        for folder in ("header_postinst.d", "postinst.d"):
+            files[f"etc/kernel/{folder}/dkms-nvidia-sandbox"] = File(
+                f'#!/bin/sh\nexec {build} dkms installed "$1"\n'.encode(), 0o755
+            )
+        return self.package(
+            name,
+            f"NVIDIA {'open' if is_open else 'proprietary'} kernel module DKMS source",
+            depends,
+            fields=fields,
+            files=files,
             scripts={
                 "postinst": "#!/bin/sh\nset -e\n"
-                "if [ -d /etc/kernel/header_postinst.d ]; then\n"
-                f'  run-parts --arg="{kernel}" /etc/kernel/header_postinst.d\nfi\n'
+                f'if [ "$1" = configure ]; then\n  {build} dkms {version} all\nfi\n',
+                "prerm": f"#!/bin/sh\nset -e\n{build} undkms {version}\n",
             },
         )
-    ]
 
-
-def _one_version(guest: Path, version: str) -> list[Package]:
-    full, branch = f"{version}-1", branch_of(version)
-    exactly = f"(= {full})"
-
-    def make(name: str, what: str, depends: str = "", **more: object) -> Package:
-        text = f"{what} (simulated)\n{_NOTE}"
-        return Package(name, full, text, depends, **more)  # type: ignore[arg-type] # passed on
-
-    def program(name: str) -> File:
-        text = (guest / name).read_text(encoding="utf-8").replace("@VERSION@", version)
-        return File(text.encode(), 0o755)
-
-    kernels = f"nvidia-kernel-open-dkms {exactly} | nvidia-kernel-dkms {exactly}"
-    packages = [
-        make(
-            "nvidia-driver-cuda",
-            "NVIDIA driver CUDA integration components",
-            f"libcuda1 {exactly}, libnvidia-ml1 {exactly},"
-            f" nvidia-persistenced {exactly}, {kernels}",
-            files={"usr/bin/nvidia-smi": program("nvidia-smi.py")},
-        ),
-        _library(make, "libcuda1", "libcuda.so", version),
-        _library(make, "libnvidia-ml1", "libnvidia-ml.so", version),
-        make(
-            "nvidia-persistenced",
-            "daemon to maintain persistent software state in the NVIDIA driver",
-            files={
-                "usr/bin/nvidia-persistenced": program("nvidia-persistenced.sh"),
-                "usr/lib/systemd/system/nvidia-persistenced.service": File(
-                    _UNIT.format(
-                        what="NVIDIA Persistence Daemon",
-                        program="nvidia-persistenced",
-                        conditions="",
-                        service="",
-                    ).encode()
-                ),
-            },
-            scripts=_unit_scripts("nvidia-persistenced", enable=True),
-        ),
-        make("nvidia-open", "NVIDIA driver metapackage, open modules", _both("open-", exactly)),
-        make("cuda-drivers", "NVIDIA driver metapackage, proprietary modules", _both("", exactly)),
-        *_kernel_modules(make, guest, version),
-        *_pinning(make, version),
-        *_fabric(make, program, version),
-    ]
-    if branch == _LAST_BRANCH_METAPACKAGE:
-        floor = "(>= 580.65.06)"
-        packages += [
-            make(f"{name}-{branch}", f"NVIDIA driver metapackage, {branch}", f"{name} {floor}")
-            for name in ("nvidia-open", "cuda-drivers")
-        ]
-    return packages
-
-
-def _both(flavour: str, exactly: str) -> str:
-    return f"nvidia-driver-cuda {exactly}, nvidia-kernel-{flavour}dkms {exactly}"
-
-
-def _library(make: _Make, package: str, library: str, version: str) -> Package:
-    return make(
-        package,
-        f"NVIDIA library {library}.1",
-        files={
-            f"{_LIBRARIES}/{library}.{version}": File(elf.shared_library(f"{library}.1")),
-            f"{_LIBRARIES}/{library}.1": Link(f"{library}.{version}"),
-        },
-        scripts={"postinst": "#!/bin/sh\nset -e\nldconfig\n"},
-    )
-
-
-def _kernel_modules(make: _Make, guest: Path, version: str) -> list[Package]:
-    packages = []
-    build = (guest / "dkms-build.sh").read_text(encoding="utf-8")
-    for flavour, name, other, licence in (
-        ("Open", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms", "Dual MIT/GPL"),
-        ("Proprietary", "nvidia-kernel-dkms", "nvidia-kernel-open-dkms", "NVIDIA"),
-    ):
-        module = elf.kernel_module(
+    def _module(self, name: str, *, is_open: bool) -> bytes:
+        return elf.kernel_module(
             {
-                "license": licence,
-                "version": version,
+                "license": "Dual MIT/GPL" if is_open else "NVIDIA",
+                "version": self.version,
                 "supported": "external",
                 "alias": "pci:v000010DEd*sv*sd*bc03sc02i00*",
-                "depends": "",
-                "name": "nvidia",
+                "depends": "" if name == "nvidia" else "nvidia",
+                "name": name.replace("-", "_"),
                 "vermagic": "simulated",
             }
         )
-        script = build.replace("@VERSION@", version)
-        packages.append(
-            make(
-                name,
-                f"NVIDIA {flavour.lower()} kernel module DKMS source",
-                fields={"Conflicts": other, "Provides": f"nvidia-kernel-dkms-any (= {version})"},
-                files={
-                    f"usr/src/nvidia-{version}/nvidia.ko": File(module),
-                    "usr/lib/dkms/nvidia-sandbox-build": File(script.encode(), 0o755),
-                    "etc/kernel/header_postinst.d/dkms-nvidia-sandbox": File(
-                        b'#!/bin/sh\nexec /usr/lib/dkms/nvidia-sandbox-build "$1"\n', 0o755
-                    ),
-                },
-                scripts={
-                    "postinst": "#!/bin/sh\nset -e\n"
-                    'if [ "$1" = configure ]; then\n'
-                    '  /usr/lib/dkms/nvidia-sandbox-build "$(uname -r)"\nfi\n',
-                    "prerm": "#!/bin/sh\nset -e\n"
-                    "rm -f /lib/modules/*/updates/dkms/nvidia.ko\n"
-                    'depmod "$(uname -r)" 2>/dev/null || true\n',
-                },
-            )
+
+    def fabric_manager(self, suffix: str = "", depends: str = "") -> Package:
+        """The package with the fabric manager and its unit."""
+        unit = _UNIT.format(
+            what="NVIDIA fabric manager service",
+            program="/usr/bin/nv-fabricmanager",
+            conditions="After=network-online.target\nRequires=network-online.target\n",
+            service="RuntimeDirectory=nvidia-fabricmanager\n"
+            f"ExecStopPost=-{_HARDWARE}/kernel.py refresh\n",
         )
-    return packages
-
-
-def _pinning(make: _Make, version: str) -> list[Package]:
-    names = (
-        "nvidia-* libnvidia-* libcuda1 cuda-drivers cuda-drivers-* nvlink5 nvlink5-*"
-        " libnvsdm libnvsdm-*"
-    )
-    packages = []
-    for name, pattern in ((version, f"{version}-*"), (str(branch_of(version)), "")):
-        wanted = pattern or f"{name}.*"
-        preferences = f"Package: {names}\nPin: version {wanted}\nPin-Priority: 1001\n"
-        packages.append(
-            make(
-                f"nvidia-driver-pinning-{name}",
-                f"apt preferences that keep the driver at {name}",
-                fields={
-                    "Provides": "nvidia-driver-pinning",
-                    "Conflicts": "nvidia-driver-pinning",
-                },
-                files={"etc/apt/preferences.d/nvidia-driver-pinning": File(preferences.encode())},
-            )
-        )
-    return packages
-
-
-def _fabric(make: _Make, program: _Program, version: str) -> list[Package]:
-    branch = branch_of(version)
-    suffix = "" if branch >= FIRST_UNVERSIONED_FABRIC else f"-{branch}"
-    unit = _UNIT.format(
-        what="NVIDIA fabric manager service",
-        program="nv-fabricmanager",
-        conditions="After=network-online.target\nRequires=network-online.target\n",
-        service="RuntimeDirectory=nvidia-fabricmanager\n",
-    )
-    packages = [
-        make(
+        return self.package(
             f"nvidia-fabricmanager{suffix}",
             "fabric manager for NVSwitch based systems",
+            depends,
             files={
-                "usr/bin/nv-fabricmanager": program("nv-fabricmanager.sh"),
+                "usr/bin/nv-fabricmanager": starter("fabricmanager.sh", self.version),
                 "usr/lib/systemd/system/nvidia-fabricmanager.service": File(unit.encode()),
                 "usr/share/nvidia/nvswitch/fabricmanager.cfg": File(b"# simulated\n"),
             },
-            scripts=_unit_scripts("nvidia-fabricmanager", enable=False),
-        ),
-        _library(make, f"libnvidia-nscq{suffix}", "libnvidia-nscq.so", version),
-    ]
-    if not suffix:
-        exactly = f"(= {version}-1)"
-        packages += [
-            _library(make, "libnvsdm", "libnvsdm.so", version),
-            make("nvlsm", "NVLink subnet manager"),
-            make(
-                "nvlink5",
+            scripts=unit_scripts("nvidia-fabricmanager", enable=False),
+        )
+
+    def fabric(self, *, versioned: bool, nvlink5: bool = True, depends: str = "") -> list[Package]:
+        """The fabric manager and what comes with it; with a branch in the name, or without."""
+        suffix = f"-{branch_of(self.version)}" if versioned else ""
+        packages = [
+            self.fabric_manager(suffix, depends),
+            self.libraries(f"libnvidia-nscq{suffix}", "libnvidia-nscq.so"),
+            self.package(f"nvidia-imex{suffix}", "NVIDIA IMEX service"),
+        ]
+        if not nvlink5:
+            return packages
+        subnet_manager = Package(
+            "nvlsm",
+            NVLSM,
+            f"NVLink subnet manager (simulated)\n{_NOTE}",
+            files={"opt/nvidia/nvlsm/sbin/nvlsm": starter("nvlsm.sh")},
+        )
+        return [
+            *packages,
+            self.libraries(f"libnvsdm{suffix}", "libnvsdm.so"),
+            subnet_manager,
+            self.package(
+                f"nvlink5{suffix}",
                 "NVLink 5 stack metapackage",
-                f"nvidia-fabricmanager {exactly}, libnvsdm {exactly}, nvlsm {exactly}",
+                f"nvidia-fabricmanager{suffix} {self.exactly},"
+                f" libnvsdm{suffix} {self.exactly}, nvlsm",
             ),
         ]
-    return packages
+
+    def pinning(self) -> list[Package]:
+        """The packages that pin this version, and its branch."""
+        names = (
+            "nvidia-* libnvidia-* libcuda1 cuda-drivers cuda-drivers-* nvlink5 nvlink5-*"
+            " libnvsdm libnvsdm-*"
+        )
+        branch = str(branch_of(self.version))
+        packages = []
+        for name, pattern in ((self.version, f"{self.version}-*"), (branch, f"{branch}.*")):
+            text = f"Package: {names}\nPin: version {pattern}\nPin-Priority: 1001\n"
+            packages.append(
+                self.package(
+                    f"nvidia-driver-pinning-{name}",
+                    f"apt preferences that keep the driver at {name}",
+                    fields={
+                        "Provides": "nvidia-driver-pinning",
+                        "Conflicts": "nvidia-driver-pinning",
+                    },
+                    files={"etc/apt/preferences.d/nvidia-driver-pinning": File(text.encode())},
+                )
+            )
+        return packages
 
 
-def _unit_scripts(unit: str, *, enable: bool) -> dict[str, str]:
+def driver_packages(versions: tuple[str, ...] = VERSIONS) -> list[Package]:
+    """Every package of every version, each once."""
+    return unique(package for version in versions for package in _one_version(Maker(version)))
+
+
+def header_packages(kernel: str) -> list[Package]:
+    """The headers of the running kernel, as a distribution would have them, and a newer kernel."""
+    return [_headers(kernel), _headers(NEWER_KERNEL), _image(NEWER_KERNEL)]
+
+
+def unique(packages: Iterable[Package]) -> list[Package]:
+    """The packages without those that are there already in the same version."""
+    return list({(package.name, package.version): package for package in packages}.values())
+
+
+def starter(program: str, *words: str) -> File:
+    """A program that starts another one of the simulated hardware."""
+    argv = " ".join((f"{_HARDWARE}/{program}", *words))
+    text = f'#!/bin/sh\n# Simulated by the llmetal sandbox.\nexec {argv} "$@"\n'
+    return File(text.encode(), 0o755)
+
+
+def unit_scripts(unit: str, *, enable: bool) -> dict[str, str]:
     """What a package with a unit does: after an upgrade, restart the unit where it runs."""
     configure = (
         "  systemctl daemon-reload\n"
@@ -272,8 +291,104 @@ def _unit_scripts(unit: str, *, enable: bool) -> dict[str, str]:
     }
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+def _version_of(kernel: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+~-]", "~", kernel) + "-1"
 
-    _Make = Callable[..., Package]
-    _Program = Callable[[str], File]
+
+def _headers(kernel: str) -> Package:
+    source = f"usr/src/linux-headers-{kernel}"
+    return Package(
+        name=f"linux-headers-{kernel}",
+        version=_version_of(kernel),
+        description=f"Header files for Linux {kernel} (simulated)\n"
+        "Made by the llmetal sandbox. No module can be compiled with it.",
+        files={
+            f"{source}/include/generated/utsrelease.h": File(
+                f'#define UTS_RELEASE "{kernel}"\n'.encode()
+            ),
+            f"{source}/include/generated/autoconf.h": File(b"/* simulated */\n"),
+            f"{source}/Makefile": File(b"# simulated\n"),
+            f"lib/modules/{kernel}/build": Link(f"/{source}"),
+        },
+        scripts={"postinst": _run_parts(kernel, "header_postinst.d")},
+    )
+
+
+def _image(kernel: str) -> Package:
+    return Package(
+        name=f"linux-image-{kernel}",
+        version=_version_of(kernel),
+        description=f"Linux {kernel} (simulated)\n"
+        "Made by the llmetal sandbox. It boots nothing: a host runs the machine's kernel.",
+        files={
+            f"boot/vmlinuz-{kernel}": File(b"simulated\n"),
+            f"boot/config-{kernel}": File(b"# simulated\n"),
+            f"lib/modules/{kernel}/modules.order": File(b""),
+        },
+        scripts={
+            "postinst": f"#!/bin/sh\nset -e\ndepmod {kernel} 2>/dev/null || true\n"
+            + _run_parts(kernel, "postinst.d").removeprefix("#!/bin/sh\nset -e\n"),
+            "postrm": f"#!/bin/sh\nset -e\nrm -f /lib/modules/{kernel}/modules.*\n",
+        },
+    )
+
+
+def _run_parts(kernel: str, folder: str) -> str:
+    return (
+        "#!/bin/sh\nset -e\n"
+        f"if [ -d /etc/kernel/{folder} ]; then\n"
+        f'  run-parts --arg="{kernel}" /etc/kernel/{folder}\nfi\n'
+    )
+
+
+def _one_version(make: Maker) -> list[Package]:
+    exactly, branch = make.exactly, branch_of(make.version)
+    kernels = f"nvidia-kernel-open-dkms {exactly} | nvidia-kernel-dkms {exactly}"
+    packages = [
+        make.tools(
+            "nvidia-driver-cuda",
+            f"libcuda1 {exactly}, libnvidia-ml1 {exactly},"
+            f" nvidia-persistenced {exactly}, {kernels}",
+        ),
+        make.libraries("libcuda1", "libcuda.so"),
+        make.libraries("libnvidia-ml1", "libnvidia-ml.so"),
+        make.persistenced("nvidia-persistenced"),
+        make.package("nvidia-open", "NVIDIA driver metapackage, open", _both("open-", exactly)),
+        make.package("cuda-drivers", "NVIDIA driver metapackage, proprietary", _both("", exactly)),
+        *_kernel_modules(make),
+        *make.pinning(),
+        *make.fabric(versioned=branch < FIRST_UNVERSIONED_FABRIC),
+    ]
+    return packages + branch_metapackages(make)
+
+
+def branch_metapackages(make: Maker) -> list[Package]:
+    """The metapackages with a branch in their name, which only promise a floor."""
+    branch = branch_of(make.version)
+    if branch != _LAST_BRANCH_METAPACKAGE:
+        return []
+    return [
+        make.package(
+            f"{name}-{branch}", f"NVIDIA driver metapackage, {branch}", f"{name} (>= 580.65.06)"
+        )
+        for name in ("nvidia-open", "cuda-drivers")
+    ]
+
+
+def _both(flavour: str, exactly: str) -> str:
+    return f"nvidia-driver-cuda {exactly}, nvidia-kernel-{flavour}dkms {exactly}"
+
+
+def _kernel_modules(make: Maker) -> list[Package]:
+    pair = ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
+    return [
+        make.modules(
+            name,
+            is_open=name == pair[0],
+            fields={
+                "Conflicts": other,
+                "Provides": f"nvidia-kernel-dkms-any (= {make.version})",
+            },
+        )
+        for name, other in (pair, pair[::-1])
+    ]

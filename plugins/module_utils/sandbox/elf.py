@@ -62,11 +62,18 @@ def kernel_module(info: Mapping[str, str]) -> bytes:
     return header + modinfo + symbols + names + b"\0" + b"".join(sections)
 
 
-def shared_library(soname: str) -> bytes:
-    """A shared library without a symbol: the loader and ldconfig take it for what it says it is."""
+def shared_library(soname: str, *, loads: bool = False) -> bytes:
+    """A shared library without a symbol: the loader and ldconfig take it for what it says it is.
+
+    Args:
+        soname: its name.
+        loads: whether programs load it: the C library of 2.41 and newer refuses one that does not
+            say that it needs no executable stack.
+    """
     strings = b"\0" + soname.encode() + b"\0"
     strings += bytes(-len(strings) % 8)
-    start = _HEADER.size + 2 * _SEGMENT.size
+    count = 3 if loads else 2
+    start = _HEADER.size + count * _SEGMENT.size
     at_symbols = start + len(strings)
     at_hash = at_symbols + _SYMBOL_SIZE
     table = struct.pack("<IIII", 1, 1, 0, 0)
@@ -98,6 +105,22 @@ def shared_library(soname: str) -> bytes:
         8,
     )
     header = _HEADER.pack(
-        _IDENT, _ET_DYN, _X86_64, 1, 0, _HEADER.size, 0, 0, _HEADER.size, _SEGMENT.size, 2, 0, 0, 0
+        _IDENT,
+        _ET_DYN,
+        _X86_64,
+        1,
+        0,
+        _HEADER.size,
+        0,
+        0,
+        _HEADER.size,
+        _SEGMENT.size,
+        count,
+        0,
+        0,
+        0,
     )
+    if loads:
+        stack = 0x6474E551
+        segments += _SEGMENT.pack(stack, read_write, 0, 0, 0, 0, 0, 16)
     return header + segments + strings + bytes(_SYMBOL_SIZE) + table + dynamic

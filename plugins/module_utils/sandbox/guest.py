@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -21,6 +23,7 @@ from ansible_collections.llmetal.inference.plugins.module_utils.files import (
 )
 from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import (
     mounts,
+    network,
     processes,
     ssh,
 )
@@ -36,9 +39,12 @@ if TYPE_CHECKING:
 
 _READY_TIMEOUT = 90.0
 _STOP_TIMEOUT = 30.0
+_KILL_TIMEOUT = 10.0
+_POLL = 0.05
 _EXPORTS = Path("/run/systemd/nspawn/unix-export")
 """Where newer releases of systemd-nspawn mount a folder for each guest; a killed one leaves it."""
-_UNIFIED = Path("/sys/fs/cgroup/cgroup.controllers")
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNIFIED = _CGROUPS / "cgroup.controllers"
 
 
 @dataclass(frozen=True)
@@ -225,12 +231,31 @@ def start(settings: Settings, paths: HostPaths, *, memory_mib: int = 0) -> None:
 
 
 def stop(paths: HostPaths) -> bool:
-    """Power a guest off, at last by force.
+    """Power a guest off, at last by force; one that outlived its supervisor too.
 
     Returns:
-        Whether it ran.
+        Whether its supervisor ran.
     """
-    return processes.stop(paths.supervisor_pid, timeout=_STOP_TIMEOUT)
+    ran = processes.stop(paths.supervisor_pid, timeout=_STOP_TIMEOUT)
+    processes.kill_in_root(paths.root, timeout=_KILL_TIMEOUT)
+    network.remove_end(f"vb-{paths.folder.name}", timeout=_KILL_TIMEOUT)
+    _remove_groups(f"llmetal-sandbox-{paths.folder.name}")
+    return ran
+
+
+def _remove_groups(name: str) -> None:
+    """Remove the control groups of a guest whose supervisor could not; the deepest first."""
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    while groups := [
+        path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.exists()
+    ]:
+        for group in groups:
+            for folder, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+        if time.monotonic() > deadline:
+            return  # An empty group that stays is taken over by the next guest of that name.
+        time.sleep(_POLL)
 
 
 def remove(paths: HostPaths) -> bool:

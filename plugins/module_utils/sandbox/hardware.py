@@ -31,21 +31,30 @@ if TYPE_CHECKING:
     )
 
 FOLDER = "usr/lib/sandbox-hardware"
+STAND_INS = {
+    "modprobe": ("sbin", "kernel.py modprobe"),
+    "rmmod": ("sbin", "kernel.py rmmod"),
+    "lsmod": ("sbin", "kernel.py lsmod"),
+    "dkms": ("sbin", "kernel.py dkms-tool"),
+    "dmesg": ("bin", "kernel-log.py dmesg"),
+    "journalctl": ("bin", "kernel-log.py journalctl"),
+    "mokutil": ("bin", "mokutil.py"),
+}
+"""What a host calls by its plain name: the folder below /usr/local, and what answers."""
 _UNIT = "sandbox-hardware.service"
 _NVIDIA = "10de"
 
 
-def install(settings: Settings, root: Path, name: str, scenario: Scenario | None) -> None:
+def install(
+    settings: Settings, root: Path, name: str, os_name: str, scenario: Scenario | None
+) -> None:
     """Put a scenario's hardware into a host's root; none hides what the machine itself has."""
     folder = root / FOLDER
     (folder / "faults").mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(settings.files / "guest/hardware-boot.py", folder / "boot.py")
     write_atomic(folder / "devices.json", json.dumps(devices(scenario, name), indent=2) + "\n")
-    fabric = folder / "has_fabric"
-    if scenario and scenario.fabric_manager:
-        fabric.touch()
-    else:
-        fabric.unlink(missing_ok=True)
+    _mark(folder / "has_fabric", is_there=bool(scenario and scenario.fabric_manager))
+    switches = scenario.switches if scenario else None
+    _mark(folder / "needs_nvlsm", is_there=bool(switches and switches.vendor != _NVIDIA))
     write_outputs(settings, root, name, scenario, ())
     system = root / "etc/systemd/system"
     shutil.copyfile(settings.files / "guest" / _UNIT, system / _UNIT)
@@ -54,7 +63,36 @@ def install(settings: Settings, root: Path, name: str, scenario: Scenario | None
     link = wants / _UNIT
     link.unlink(missing_ok=True)
     link.symlink_to(f"/etc/systemd/system/{_UNIT}")
-    write_atomic(root / "etc/apt/sources.list.d/kernel.sources", repository.kernel_source(settings))
+    sources = root / "etc/apt/sources.list.d"
+    write_atomic(sources / "kernel.sources", repository.kernel_source(settings))
+    if archive := repository.archive_source(settings, os_name):
+        write_atomic(sources / "ubuntu.sources", archive)
+
+
+def _mark(path: Path, *, is_there: bool) -> None:
+    if is_there:
+        path.touch()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def install_programs(settings: Settings, root: Path) -> None:
+    """Put the programs of the hardware into a host, and the stand-ins first on everyone's path."""
+    folder = root / FOLDER
+    for source in sorted((settings.files / "guest").iterdir()):
+        if source.suffix not in {".py", ".sh"}:
+            continue
+        fresh = folder / f".{source.name}"
+        shutil.copyfile(source, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(folder / source.name)
+    for name, (place, program) in STAND_INS.items():
+        path = root / "usr/local" / place / name
+        argv = f"/{FOLDER}/{program}"
+        text = f'#!/bin/sh\n# Simulated by the llmetal sandbox.\nexec {argv} "$@"\n'
+        if read_text(path) != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text, mode=0o755)
 
 
 def write_outputs(
@@ -66,6 +104,7 @@ def write_outputs(
 ) -> None:
     """Write what nvidia-smi says, and the marks of the faults that are on."""
     folder = root / FOLDER
+    install_programs(settings, root)
     outputs = folder / "smi"
     shutil.rmtree(outputs, ignore_errors=True)
     outputs.mkdir(parents=True)
@@ -84,20 +123,24 @@ def write_outputs(
         if hurt.off_bus is not None:
             write_atomic(outputs / "lost", scenario.gpus[hurt.off_bus].address + "\n")
     marks = folder / "faults"
+    wanted = {fault.name for fault in faults}
     for mark in marks.iterdir():
-        mark.unlink()
-    for fault in faults:
-        (marks / fault.name).touch()
+        if mark.name not in wanted:
+            mark.unlink()
+    for name_of in wanted:
+        if not (marks / name_of).exists():
+            (marks / name_of).touch()
 
 
 def damage(faults: Sequence[Fault]) -> smi.Damage:
     """What the faults do to the GPUs."""
     effects = {key: value for fault in faults for key, value in fault.hardware.items()}
-    link = effects.get("link_down")
+    down, errors = effects.get("link_down"), effects.get("link_errors")
     return smi.Damage(
-        link_down=(link["gpu"], link["link"]) if link else None,
-        row_remap=effects.get("row_remap", {}).get("gpu"),
+        link_down=(down["gpu"], down["link"]) if down else None,
+        link_errors=(errors["gpu"], errors["link"]) if errors else None,
         off_bus=effects.get("off_bus", {}).get("gpu"),
+        values={kind: effects[kind]["gpu"] for kind in smi.HURTS if kind in effects},
     )
 
 

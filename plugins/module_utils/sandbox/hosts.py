@@ -145,7 +145,7 @@ def start(
             public_key, made = _ensure_shared(settings, wish)
 
         def install(target: Path) -> None:
-            hardware.install(settings, target, wish.name, scenario)
+            hardware.install(settings, target, wish.name, wish.os, scenario)
 
         outfit = guest.Outfit(root, public_key, install)
         guest.carry_out(steps, settings, wish, outfit)

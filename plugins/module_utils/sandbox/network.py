@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 _TIMEOUT = 30.0
+_POLL = 0.05
 
 
 def firewall_rules(settings: Settings) -> list[list[str]]:
@@ -104,6 +106,25 @@ def remove(settings: Settings, ledger: Ledger) -> bool:
         ledger.bridge = None
     ledgers.save(settings.ledger, ledger)
     return changed
+
+
+def remove_end(interface: str, *, timeout: float) -> None:
+    """Remove a guest's end on the bridge; it goes with the guest, a moment after its processes.
+
+    Raises:
+        LlmetalError: it stays.
+    """
+    path = Path("/sys/class/net", interface)
+    deadline = time.monotonic() + timeout
+    while path.exists():
+        done = run(["ip", "link", "delete", interface], timeout=_TIMEOUT)
+        if time.monotonic() > deadline:
+            raise LlmetalError(
+                what=f"the network interface {interface} of a sandbox host stays",
+                why=done.tail(),
+                fix=f"ip link delete {interface}",
+            )
+        time.sleep(_POLL)
 
 
 def _refuse_foreign(

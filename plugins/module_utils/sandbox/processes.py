@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -61,6 +62,47 @@ def start_detached(argv: Sequence[str], *, pid_file: Path, log: Path, memory_mib
 def is_alive(pid_file: Path) -> bool:
     """Whether the process of a pid file lives: it holds the lock on that file while it does."""
     return locks.is_held(pid_file)
+
+
+def in_root(root: Path) -> list[int]:
+    """The processes whose file system begins at a folder: those of a guest."""
+    try:
+        wanted = root.stat()
+    except OSError:
+        return []
+    own = Path("/").stat()
+    if (wanted.st_dev, wanted.st_ino) == (own.st_dev, own.st_ino):
+        return []
+    found = []
+    for path in Path("/proc").glob("[0-9]*/root"):
+        try:
+            has = path.stat()
+        except OSError:
+            continue
+        if (has.st_dev, has.st_ino) == (wanted.st_dev, wanted.st_ino):
+            found.append(int(path.parent.name))
+    return found
+
+
+def kill_in_root(root: Path, *, timeout: float) -> None:
+    """End what is left of a guest whose supervisor was killed.
+
+    Raises:
+        LlmetalError: it does not end.
+    """
+    deadline = time.monotonic() + timeout
+    while pids := in_root(root):
+        if time.monotonic() > deadline:
+            raise LlmetalError(
+                what="processes of a sandbox host do not end",
+                where=str(root),
+                why=", ".join(str(pid) for pid in pids[:5]),
+                fix="see what they wait for (`cat /proc/PID/stack`), then run again",
+            )
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL)
 
 
 def stop(pid_file: Path, *, timeout: float) -> bool:

@@ -85,6 +85,8 @@ class Scenario:
     switches: Switches | None = None
     fabric_reported: bool = False
     fabric_manager: bool = False
+    cpus: str = "0-31"
+    """Those near each GPU, as `nvidia-smi topo -m` writes them."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def load_scenario(files: Path, name: str) -> Scenario:
             else None,
             fabric_reported=fabric.get("reported", False),
             fabric_manager=fabric.get("manager", False),
+            cpus=raw.get("cpus", "0-31"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(files / "scenarios" / f"{name}.yml", error) from error

@@ -3,23 +3,26 @@
 """What nvidia-smi says on a simulated machine: a recording's structure, a scenario's values.
 
 Words that only the running guest knows stand as `@DRIVER@`, `@CUDA@`, `@TIMESTAMP@`,
-`@PERSISTENCE@`, `@FABRIC_STATE@` and `@FABRIC_STATUS@`; the guest's nvidia-smi fills them in.
+`@PERSISTENCE@`, `@FABRIC_STATE@`, `@FABRIC_STATUS@` and `@LINK_ERRORS@`; the guest's nvidia-smi
+fills them in.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ansible_collections.llmetal.inference.plugins.module_utils.sandbox.scenario import (
         Gpu,
         Scenario,
     )
+
+    _AboutLink = Callable[[Scenario, "Damage", int, int], list[str]]
 
 _XML_OPEN = re.compile(r"^\t*<(?P<tag>[\w]+)(?: [^>]*)?>$")
 _XML_VALUE = re.compile(r"^(?P<head>\t*<(?P<tag>[\w]+)>)(?P<value>.*)(?P<tail></[\w]+>)$")
@@ -37,8 +40,10 @@ class Damage:
     """Which GPU a fault hits."""
 
     link_down: tuple[int, int] | None = None
-    row_remap: int | None = None
+    link_errors: tuple[int, int] | None = None
     off_bus: int | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
+    """A kind of `HURTS`, and the GPU that has it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,38 @@ class _Field:
     text: str
     value: str
     text_value: str = ""
+
+
+_ECC, _ECC_TEXT = "ecc_errors", "ECC Errors"
+_PAGES = "retired_pages/double_bit_retirement"
+HURTS = {
+    "row_remap": (
+        _Field("remapped_rows/remapped_row_unc", "Remapped Rows/Uncorrectable Error", "1"),
+        _Field("remapped_rows/remapped_row_pending", "Remapped Rows/Pending", "Yes"),
+        _Field("gpu_recovery_action", "GPU Recovery Action", "Reset"),
+    ),
+    "row_remap_failure": (
+        _Field("remapped_rows/remapped_row_unc", "Remapped Rows/Uncorrectable Error", "8"),
+        _Field(
+            "remapped_rows/remapped_row_failure", "Remapped Rows/Remapping Failure Occurred", "Yes"
+        ),
+    ),
+    "ecc_errors": (
+        _Field(
+            f"{_ECC}/volatile/dram_uncorrectable", f"{_ECC_TEXT}/Volatile/DRAM Uncorrectable", "3"
+        ),
+        _Field(
+            f"{_ECC}/aggregate/dram_uncorrectable", f"{_ECC_TEXT}/Aggregate/DRAM Uncorrectable", "5"
+        ),
+    ),
+    "retired_pages": (
+        _Field(f"{_PAGES}/retired_count", "Retired Pages/Double Bit ECC", "2"),
+        _Field("retired_pages/pending_blacklist", "Retired Pages/Pending Page Blacklist", "Yes"),
+        _Field("retired_pages/pending_retirement", "", "Yes"),
+    ),
+    "recovery_action": (_Field("gpu_recovery_action", "GPU Recovery Action", "Reboot"),),
+}
+"""What a fault makes a GPU say, in the words of `nvidia-smi -q`."""
 
 
 def render(
@@ -70,7 +107,10 @@ def render(
         "list.txt": "".join(f"{_title(scenario, host, i)}\n" for i in range(len(scenario.gpus))),
         "table.txt": _render_table(scenario),
         "nvlink_status.txt": _render_nvlink(scenario, host, hurt),
-        "topo_m.txt": _render_topology(scenario),
+        "nvlink_errors.txt": _render_links(scenario, host, hurt, _errors_of_link),
+        "nvlink_remote.txt": _render_links(scenario, host, hurt, _remote_of_link),
+        "nvlink_capabilities.txt": _render_links(scenario, host, hurt, _capabilities_of_link),
+        "topo_m.txt": _render_topology(scenario, hurt),
     }
 
 
@@ -105,6 +145,8 @@ def _fields(scenario: Scenario, host: str, index: int, hurt: Damage) -> list[_Fi
         *_pci_fields(scenario, gpu),
         _Field("fb_memory_usage/total", "FB Memory Usage/Total", f"{kind.memory_mib} MiB"),
     ]
+    if gpu.serial:
+        fields.append(_Field("serial", "Serial Number", gpu.serial))
     if not scenario.recorded:
         fields += _unrecorded_fields(scenario, host, index)
     if scenario.fabric_reported:
@@ -112,12 +154,9 @@ def _fields(scenario: Scenario, host: str, index: int, hurt: Damage) -> list[_Fi
             _Field("fabric/state", "Fabric/State", "@FABRIC_STATE@"),
             _Field("fabric/status", "Fabric/Status", "@FABRIC_STATUS@"),
         ]
-    if hurt.row_remap == index:
-        fields += [
-            _Field("remapped_rows/remapped_row_unc", "Remapped Rows/Uncorrectable Error", "1"),
-            _Field("remapped_rows/remapped_row_pending", "Remapped Rows/Pending", "Yes"),
-            _Field("gpu_recovery_action", "GPU Recovery Action", "Reset"),
-        ]
+    for what, hit in hurt.values.items():
+        if hit == index:
+            fields += HURTS[what]
     return fields
 
 
@@ -259,6 +298,11 @@ def _replace_in_text(block: str, values: Mapping[str, str], depth: int = 1) -> s
 
 
 def _render_nvlink(scenario: Scenario, host: str, hurt: Damage) -> str:
+    return _render_links(scenario, host, hurt, _state_of_link)
+
+
+def _render_links(scenario: Scenario, host: str, hurt: Damage, about: _AboutLink) -> str:
+    """What a subcommand of `nvidia-smi nvlink` says of every link of every GPU."""
     if scenario.nvlink is None:
         return ""
     lines = []
@@ -268,23 +312,95 @@ def _render_nvlink(scenario: Scenario, host: str, hurt: Damage) -> str:
             lines.append("\t NVML: Unable to retrieve NVLink information as all links are inActive")
             continue
         for link in range(scenario.nvlink.links):
-            is_down = hurt.link_down == (index, link)
-            shown = "<inactive>" if is_down else f"{scenario.nvlink.speed} GB/s"
-            lines.append(f"\t Link {link}: {shown}")
+            if hurt.link_down == (index, link):
+                lines.append(f"\t Link {link}: <inactive>")
+                continue
+            lines += about(scenario, hurt, index, link)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _render_topology(scenario: Scenario) -> str:
+def _state_of_link(scenario: Scenario, hurt: Damage, index: int, link: int) -> list[str]:
+    del hurt, index
+    return [f"\t Link {link}: {scenario.nvlink.speed if scenario.nvlink else ''} GB/s"]
+
+
+_COUNTERS_OF_NVLINK_5 = {
+    "Tx packets": "6138",
+    "Tx bytes": "497652",
+    "Rx packets": "6141",
+    "Rx bytes": "497700",
+    "Malformed packet Errors": "0",
+    "Buffer overrun Errors": "0",
+    "Rx Errors": "0",
+    "Rx remote Errors": "0",
+    "Rx General Errors": "0",
+    "Local link integrity Errors": "0",
+    "Tx discards": "0",
+    "Link recovery successful events": "0",
+    "Link recovery failed events": "0",
+    "Total link recovery events": "0",
+    "Effective Errors": "0",
+    "Effective BER": "15e-255",
+    "Symbol Errors": "0",
+    "Symbol BER": "15e-255",
+    "FEC Errors - 0": "36140749276",
+    "FEC Errors - 1": "0",
+    "FEC Errors - 2": "0",
+}
+"""The lines of a link in the order of the real ones."""
+
+
+def _errors_of_link(scenario: Scenario, hurt: Damage, index: int, link: int) -> list[str]:
+    count = "@LINK_ERRORS@" if hurt.link_errors == (index, link) else "0"
+    if scenario.kind.architecture == "Blackwell":
+        bad = ("Effective Errors", "Symbol Errors")
+        rows = [
+            f"\t Link {link}: {kind}: {count if kind in bad else fixed}"
+            for kind, fixed in _COUNTERS_OF_NVLINK_5.items()
+        ]
+        return [*rows, ""]
+    kinds = {"Replay": count, "Recovery": "0", "CRC": count}
+    return [*(f"\t Link {link}: {kind} Errors: {number}" for kind, number in kinds.items()), ""]
+
+
+def _remote_of_link(scenario: Scenario, hurt: Damage, index: int, link: int) -> list[str]:
+    """An NVSwitch that the host sees, each with its share of the links; else an unknown device."""
+    del hurt
+    device, far = "FFFFFFFF:FF:FF.0", 0
+    switches = scenario.switches
+    if switches and switches.vendor == "10de":
+        count = len(switches.addresses)
+        device = bus_id(switches.addresses[link % count])
+        far = index * -(-(scenario.nvlink.links if scenario.nvlink else 0) // count) + link // count
+    return [f"\t Link {link}: Remote Device {device}: Link {far}"]
+
+
+def _capabilities_of_link(scenario: Scenario, hurt: Damage, index: int, link: int) -> list[str]:
+    del scenario, hurt, index
+    kinds = (
+        "P2P is supported",
+        "Access to system memory supported",
+        "P2P atomics supported",
+        "System memory atomics supported",
+        "SLI is supported",
+        "Link is supported",
+    )
+    return [f"\t Link {link}, {kind}: true" for kind in kinds]
+
+
+def _render_topology(scenario: Scenario, hurt: Damage) -> str:
     gpus = scenario.gpus
     columns = [f"GPU{i}" for i in range(len(gpus))]
     heading = "\t".join([*columns, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
     lines = [f"\t\x1b[4m{heading}\x1b[0m"]
     for row, gpu in enumerate(gpus):
         cells = [
-            " X " if row == column else _path_between(scenario, gpu, other)
-            for column, other in enumerate(gpus)
+            " X " if row == column else _path_between(scenario, hurt, (row, column))
+            for column in range(len(gpus))
         ]
-        lines.append("\t".join([f"GPU{row}", *cells, "0-31", str(max(gpu.numa, 0)), "", "N/A"]))
+        lines.append(
+            "\t".join([f"GPU{row}", *cells, scenario.cpus, str(max(gpu.numa, 0)), "", "N/A"])
+        )
     legend = {
         "X   ": "Self",
         "SYS ": "Connection traversing PCIe as well as the SMP interconnect between NUMA nodes"
@@ -302,9 +418,11 @@ def _render_topology(scenario: Scenario) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _path_between(scenario: Scenario, one: Gpu, other: Gpu) -> str:
+def _path_between(scenario: Scenario, hurt: Damage, pair: tuple[int, int]) -> str:
     if scenario.nvlink and scenario.nvlink.topo.startswith("NV"):
-        return scenario.nvlink.topo
+        is_hurt = hurt.link_down is not None and hurt.link_down[0] in pair
+        return f"NV{int(scenario.nvlink.topo[2:]) - is_hurt}"
+    one, other = (scenario.gpus[index] for index in pair)
     return "NODE" if one.numa == other.numa else "SYS"
 
 

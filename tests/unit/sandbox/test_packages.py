@@ -10,11 +10,21 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import deb, driver, elf
+import yaml
+from ansible_collections.llmetal.inference.plugins.module_utils.sandbox import (
+    deb,
+    driver,
+    elf,
+    ubuntu,
+)
 
-GUEST = Path(__file__).parents[3] / "roles/sandbox/files/guest"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DATA = Path(__file__).parents[3] / "plugins/plugin_utils/data/driver_packages.yml"
 
 
 def members(data: bytes) -> dict[str, bytes]:
@@ -65,10 +75,20 @@ def test_dpkg_reads_it(tmp_path: Path) -> None:
     assert shown.stdout == "Package: x\nDepends: libc6\n"
 
 
-def test_every_dependency_is_in_the_repository() -> None:
+@pytest.mark.parametrize(
+    "packages",
+    [
+        driver.driver_packages(),
+        ubuntu.cuda_packages(),
+        ubuntu.archive_packages("ubuntu2204"),
+        ubuntu.archive_packages("ubuntu2404"),
+    ],
+    ids=["debian", "cuda for ubuntu", "jammy", "noble"],
+)
+def test_every_dependency_is_in_the_repository(packages: list[deb.Package]) -> None:
     """Names and versions of all relations can be met by the repository itself."""
-    packages = driver.driver_packages(GUEST)
     known = {(package.name, package.version) for package in packages}
+    assert len(known) == len(packages)
     for package in packages:
         for relation in filter(None, package.depends.split(", ")):
             for choice in relation.split(" | "):
@@ -79,9 +99,44 @@ def test_every_dependency_is_in_the_repository() -> None:
                     assert name in {known_name for known_name, _ in known}
 
 
+@pytest.mark.parametrize(
+    ("source", "family", "made"),
+    [
+        ("cuda_repo", "debian", driver.driver_packages),
+        ("cuda_repo", "ubuntu", ubuntu.cuda_packages),
+        ("ubuntu", "ubuntu", lambda: ubuntu.archive_packages("ubuntu2404")),
+    ],
+)
+@pytest.mark.parametrize("version", driver.VERSIONS)
+def test_every_package_that_the_planner_takes_is_there(
+    source: str, family: str, made: Callable[[], list[deb.Package]], version: str
+) -> None:
+    """The names of the compatibility data, in the driver's one version."""
+    branch = version.split(".", 1)[0]
+    data = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+
+    def row_of(kind: str) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = data[kind]
+        fits = {"source": source, "family": family}
+        return next(
+            row
+            for row in rows
+            if all(row.get(key, value) == value for key, value in fits.items())
+            and int(branch) <= int(row.get("up_to_branch", 1000))
+        )
+
+    names = {package.name for package in made() if package.version.startswith(f"{version}-")}
+    row, fabric = row_of("package_sets"), row_of("fabric_sets")
+    modules = [name for flavour in row["modules"].values() for name in flavour]
+    wanted = [*modules, *row["user_space"], *row["companions"], fabric["package"]]
+    for kind in ("nvswitch", "nvlink5"):
+        wanted += fabric[kind]["same"] + fabric[kind]["optional"] if fabric[kind] else []
+    assert {name.format(branch=branch, version=version) for name in wanted} <= names
+
+
 def test_names_follow_the_branch() -> None:
     """Fabric manager and nscq carry the branch in their name before 580, and not from 580 on."""
-    packages = driver.driver_packages(GUEST)
+    packages = driver.driver_packages()
     by_version: dict[str, set[str]] = {}
     for package in packages:
         by_version.setdefault(package.version, set()).add(package.name)
@@ -94,7 +149,7 @@ def test_names_follow_the_branch() -> None:
 
 def test_every_package_says_that_it_is_simulated() -> None:
     """Nobody can take one for NVIDIA's."""
-    packages = driver.driver_packages(GUEST) + driver.header_packages("6.1.0-1-amd64")
+    packages = driver.driver_packages() + driver.header_packages("6.1.0-1-amd64")
     assert all("simulated" in package.description.lower() for package in packages)
 
 

@@ -51,7 +51,7 @@ def in_two() -> Scenario:
     one = load_scenario(FILES, "h200_passthrough")
     ids = ("GPU-00000000-aaaa-2222-3333-444444444444", "GPU-00000000-bbbb-2222-3333-444444444444")
     gpus = tuple(Gpu(f"0000:00:0{6 + i}.0", 0, uuid) for i, uuid in enumerate(ids))
-    return replace(one, gpus=gpus, nvlink=NvLink(18, "26.562", "NV18"))
+    return replace(one, gpus=gpus, nvlink=NvLink(18, "26.562", "NV18"), cpus="0-31")
 
 
 def test_recorded_machine_is_its_recording() -> None:
@@ -72,6 +72,51 @@ def test_table_has_the_recorded_form() -> None:
     made = fill(render(in_two())["table.txt"], PERSISTENCE="On")
     made = made.replace(WORDS["TIMESTAMP"], "Mon Nov 30 18:54:55 2026")
     assert measured(made) == measured(recorded)
+
+
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [
+        ("-e", "nvlink_errors.txt"),
+        ("-R", "nvlink_remote.txt"),
+        ("-c", "nvlink_capabilities.txt"),
+    ],
+)
+def test_subcommands_of_nvlink_equal_the_recorded_ones(option: str, file: str) -> None:
+    """To the letter."""
+    recorded = (RECORDINGS / "h200x2_nvswitch_vm/nvlink.txt").read_text(encoding="utf-8")
+    section = recorded.split(f"## nvidia-smi nvlink {option}\n")[1].split("rc=0\n")[0]
+    assert render(in_two())[file] == section
+
+
+def test_links_switched_off_say_nothing() -> None:
+    """A GPU passed through without its links: no output, and success; `topo -m` is the recorded."""
+    made = render(load_scenario(FILES, "h200_passthrough"))
+    recorded = (PASSED / "nvlink.txt").read_text(encoding="utf-8")
+    for option, name in (("--status", "status"), ("-e", "errors"), ("-R", "remote")):
+        assert f"## nvidia-smi nvlink {option}\nrc=0\n" in recorded
+        assert made[f"nvlink_{name}.txt"] == ""
+    assert made["topo_m.txt"] == (PASSED / "topo_m.txt").read_text(encoding="utf-8")
+
+
+def test_nvlink_5_has_counters_of_its_own() -> None:
+    """The names are those of a recorded B300, in the recorded order."""
+    folder = FILES.parents[2] / "tests/fixtures/nvlink_errors/b300_595"
+    recorded = (folder / "errors.txt").read_text(encoding="utf-8")
+
+    def of_one_link(text: str) -> list[str]:
+        return re.findall(r"Link 0: ([^:]+): ", text)[:21]
+
+    made = render(load_scenario(FILES, "b200"), smi.Damage(link_errors=(0, 0)))["nvlink_errors.txt"]
+    assert of_one_link(made) == of_one_link(recorded)
+    assert re.findall(r"(\w+ Errors): @LINK_ERRORS@", made) == ["Effective Errors", "Symbol Errors"]
+
+
+def test_counter_of_a_bad_link_is_filled_in_by_the_guest() -> None:
+    """Only the one link has it."""
+    made = render(in_two(), smi.Damage(link_errors=(1, 3)))["nvlink_errors.txt"]
+    assert made.count("@LINK_ERRORS@") == 2
+    assert "Link 3: Replay Errors: @LINK_ERRORS@" in made.split("GPU 1: ")[1]
 
 
 def test_links_and_topology_equal_the_recorded_ones() -> None:
@@ -115,7 +160,7 @@ def test_every_scenario_is_consistent(name: str) -> None:
 def test_damage_hits_one_gpu() -> None:
     """A link, a row remap: one GPU says so, the others do not."""
     scenario = load_scenario(FILES, "8xa100_sxm4_80")
-    made = render(scenario, smi.Damage(link_down=(2, 5), row_remap=1))
+    made = render(scenario, smi.Damage(link_down=(2, 5), values={"row_remap": 1}))
     assert made["nvlink_status.txt"].count("<inactive>") == 1
     gpus = ET.fromstring(fill(made["q_x.xml"])).findall("gpu")  # noqa: S314 - our own text
     pending = [gpu.findtext("remapped_rows/remapped_row_pending") for gpu in gpus]
@@ -140,7 +185,12 @@ def test_every_fault_does_something(name: str) -> None:
     fault = load_fault(FILES, name)
     effects = (fault.hardware, fault.server, fault.supervisor, fault.on)
     guest = "".join(p.read_text(encoding="utf-8") for p in (FILES / "guest").iterdir())
-    assert any(effects) or f"faults/{name}" in guest
+    assert (
+        any(effects)
+        or f"faults/{name}" in guest
+        or f'is_on("{name}")' in guest
+        or f'FAULTS / "{name}"' in guest
+    )
 
 
 def test_unknown_names_list_the_known_ones() -> None:

@@ -5,9 +5,9 @@
 
     serve_packages.py STATE ADDRESS PORT
 
-A host with a fault that concerns the server (`not_found`, `hide_headers`) gets another answer than
-its neighbours; faults are read anew for each request. STATE/repository.pid is locked for as long
-as this process lives.
+A host with a fault that concerns the server (`not_found`, `hide_headers`, ...) gets another answer
+than its neighbours; faults are read anew for each request. STATE/repository.pid is locked for as
+long as this process lives.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         """Where the answer lies; a path that does not exist for a host that is to see none."""
         effects = server_effects(self.state, self.client_address[0])
         clean = path.lstrip("/")
+        is_driver = clean.startswith(("cuda/", "ubuntu/"))
         if "not_found" in effects and clean.startswith("cuda/"):
             clean = "not-found"
+        if "unknown_key" in effects and is_driver:
+            clean = f"unknown-key/{clean.rpartition('/')[2]}"
+        if "index_hash" in effects and is_driver and clean.endswith(("/Packages", "/Packages.gz")):
+            clean += ".other"
         if "hide_headers" in effects and clean.startswith("kernel/"):
             clean = clean.replace("kernel/", "kernel-empty/", 1)
         self.directory = str(self.state / "repository" / "public")

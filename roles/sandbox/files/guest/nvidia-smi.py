@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -I
 # Copyright: the llmetal developers
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Stands for nvidia-smi on a sandbox host: answers what a recording or a scenario says.
@@ -17,6 +17,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 OUTPUTS = Path("/usr/lib/sandbox-hardware/smi")
+FAULTS = Path("/usr/lib/sandbox-hardware/faults")
+HAS_FABRIC = Path("/usr/lib/sandbox-hardware/has_fabric")
 LOADED = Path("/proc/driver/nvidia/version")
 LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 FABRIC_PID = Path("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
@@ -139,16 +141,27 @@ def is_persistent() -> bool:
     return False
 
 
+def link_errors() -> int:
+    """The counter of a link that makes errors: it grows by one each second."""
+    try:
+        return 100 + int(time.time() - (FAULTS / "nvlink_errors").stat().st_mtime)
+    except OSError:
+        return 0
+
+
 def read(name: str) -> str:
     """An output with the words that only a running host knows."""
     version = loaded_version() or ""
-    has_fabric = is_running(FABRIC_PID)
+    # Where the host has no switches of its own, somebody else's fabric manager has done the work.
+    has_fabric = is_running(FABRIC_PID) or not HAS_FABRIC.exists()
+    has_fabric = has_fabric and not (FAULTS / "fabric_stuck").exists()
     on = ("Enabled", "On") if is_persistent() else ("Disabled", "Off")
     words = {
         "DRIVER": version,
         "CUDA": CUDA.get(int(version.split(".")[0]), "N/A"),
         "TIMESTAMP": time.strftime("%a %b %e %H:%M:%S %Y"),
         "PERSISTENCE": on[1] if name == "table.txt" else on[0],
+        "LINK_ERRORS": str(link_errors()),
         "FABRIC_STATE": "Completed" if has_fabric else "In Progress",
         "FABRIC_STATUS": "Success" if has_fabric else "N/A",
     }
@@ -196,6 +209,8 @@ def main() -> int:
     if words in (["-h"], ["--help"]):
         sys.stdout.write("NVIDIA System Management Interface -- simulated by the llmetal sandbox\n")
         return 0
+    if (FAULTS / "smi_hangs").exists():
+        time.sleep(3600)
     text, status = state_of_driver()
     if not text:
         text, status = answer(words)
@@ -214,6 +229,12 @@ def answer(words: list[str]) -> tuple[str, int]:
         ("--list-gpus",): "list.txt",
         ("nvlink", "--status"): "nvlink_status.txt",
         ("nvlink", "-s"): "nvlink_status.txt",
+        ("nvlink", "-e"): "nvlink_errors.txt",
+        ("nvlink", "--errorcounters"): "nvlink_errors.txt",
+        ("nvlink", "-R"): "nvlink_remote.txt",
+        ("nvlink", "--remotelinkinfo"): "nvlink_remote.txt",
+        ("nvlink", "-c"): "nvlink_capabilities.txt",
+        ("nvlink", "--capabilities"): "nvlink_capabilities.txt",
         ("topo", "-m"): "topo_m.txt",
         ("topo", "--matrix"): "topo_m.txt",
     }
