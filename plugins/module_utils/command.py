@@ -79,7 +79,8 @@ def run(
     except FileNotFoundError:
         return CommandResult(tuple(argv), NOT_FOUND, "", f"{argv[0]}: not found")
     except OSError as error:
-        return CommandResult(tuple(argv), NOT_FOUND - 1, "", str(error))
+        why = f"{argv[0]} cannot be run: {error.strerror or error}"
+        return CommandResult(tuple(argv), NOT_FOUND - 1, "", why)
     try:
         out, err = process.communicate(stdin if stdin is not None else "", timeout=timeout)
     except subprocess.TimeoutExpired as error:

@@ -110,13 +110,11 @@ def find_smi() -> str | None:
 
 
 def ask(argv: Sequence[str], timeout: float) -> tuple[CommandResult | None, str | None]:
-    """What a program answered, or why it did not: it hangs, or is no program at all."""
+    """What a program answered, or why it did not."""
     try:
         return run(argv, timeout=timeout), None
     except LlmetalError as problem:
         return None, str(problem)
-    except OSError as problem:
-        return None, f"{argv[0]} cannot be run: {problem.strerror or problem}"
 
 
 def _driver(
