@@ -58,6 +58,7 @@ def runtime_slices(model: dict[str, Any], python: str, source: str) -> dict[str,
             "gpus": [],
         },
         "driver": None,
+        "fabric": None,
         "python": {
             "provider": "uv",
             "uv": {"version": uv.version, "sha256": list(uv.sha256)},
