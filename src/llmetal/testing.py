@@ -35,6 +35,9 @@ ON_HOSTS = frozenset({"molecule", "faults"})
 
 _LANES = 2
 
+BY_HAND = frozenset({"test_driver_faults.py"})
+"""Fault tests that are run by a command of their own (docs/testing.md)."""
+
 _STILL = 60.0
 """A line says that a step still runs after each so many seconds."""
 
@@ -152,6 +155,7 @@ def steps() -> list[Step]:
     faults = [
         pytest("faults", file.stem.removeprefix("test_"), f"tests/faults/{file.name}", timeout=1800)
         for file in sorted((paths.ROOT / "tests/faults").glob("test_*.py"))
+        if file.name not in BY_HAND
     ]
     # The longest first, so that none of them runs alone at the end.
     return [*reading, *faults, *hosts]

@@ -43,6 +43,14 @@ class Run:
             for name, _, number in (pair.partition("=") for pair in found[host].split())
         }
 
+    def failure(self, host: str) -> str:
+        """What it says of a host's failure, with every run of white space as one blank."""
+        found = re.search(
+            rf"^fatal: \[{host}\].*?(?=^\S|\Z)", self.output, re.MULTILINE | re.DOTALL
+        )
+        assert found, f"{host} did not fail\n{self.output}"
+        return re.sub(r"\s+", " ", found[0])
+
     def changed_tasks(self) -> list[str]:
         """The tasks that changed something, for the message of a failed test."""
         task, changed = "", []
