@@ -45,11 +45,12 @@ class Run:
 
     def failure(self, host: str) -> str:
         """What it says of a host's failure, with every run of white space as one blank."""
-        found = re.search(
+        # More than one where a failed task was followed by one that says what it means.
+        found = re.findall(
             rf"^fatal: \[{host}\].*?(?=^\S|\Z)", self.output, re.MULTILINE | re.DOTALL
         )
         assert found, f"{host} did not fail\n{self.output}"
-        return re.sub(r"\s+", " ", found[0])
+        return re.sub(r"\s+", " ", " ".join(found))
 
     def changed_tasks(self) -> list[str]:
         """The tasks that changed something, for the message of a failed test."""
